@@ -35,10 +35,10 @@ import torch
 import harness
 from harness.bench.nvml import Telemetry
 from harness.cli.options import about
+from harness.dispatch import cost
 from harness.dispatch.call import gpus
 from harness.driver import BorrowedStream, Device
 from harness.errors import HarnessError
-from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.spec import Variant
 from harness.results import record
@@ -143,14 +143,14 @@ class Contest:
 
 
 def measured(
-    draw: Draw, sensor: Telemetry, device: Device, arch: str, index: int = 0, regret: int = 0
+    draw: Draw, sensor: Telemetry, card: Mapping[str, Any], index: int = 0, regret: int = 0
 ) -> dict[str, Any]:
     """Return the row of a batch, verified before and after it was timed."""
     row: dict[str, Any] = {**vars(draw), **draw.axes, "gaps": list(draw.gaps), "index": index}
     try:
-        variant, row["one_launch"] = draw.chosen(device.sms, arch)
+        variant, row["one_launch"] = draw.chosen(card)
         row["chosen"] = variant.label
-        others = draw.best(regret, device.sms, arch) if regret else []
+        others = draw.best(regret, card) if regret else []
         contest, first = Contest(draw, others), True
         theirs = contest.calls["torch"]
         theirs()
@@ -234,13 +234,13 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     device = Device.open(torch.cuda.current_device())
-    arch = str(Arch.of_capability(*device.capability))
+    card = cost.card(device)
     first = list(itertools.islice(draws(given.seed, given.dtype), AHEAD))
-    needed = [draw.chosen(device.sms, arch)[0] for draw in first]
-    needed += [variant for draw in first for variant in draw.best(given.regret, device.sms, arch)]
+    needed = [draw.chosen(card)[0] for draw in first]
+    needed += [variant for draw in first for variant in draw.best(given.regret, card)]
     variants = {variant.label: variant for variant in needed}
     with ThreadPoolExecutor(cores(spared=1)) as threads:
-        list(threads.map(lambda variant: compile_kernel(variant, arch), variants.values()))
+        list(threads.map(lambda variant: compile_kernel(variant, card["arch"]), variants.values()))
     until, rows = time.monotonic() + given.seconds, list[dict[str, Any]]()
     with Telemetry(device.uuid) as sensor:
         if sensor.unavailable:
@@ -248,7 +248,7 @@ def main() -> int:
         for draw in draws(given.seed, given.dtype):
             if time.monotonic() > until:
                 break
-            rows.append(measured(draw, sensor, device, arch, len(rows), given.regret))
+            rows.append(measured(draw, sensor, card, len(rows), given.regret))
     meta = {**record.provenance(seed=given.seed), "gpu": about(device), "torch": torch.__version__}
     if given.json:
         record.write_json(given.json, record.document("batches", rows, meta))

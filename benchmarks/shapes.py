@@ -63,11 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif given.json:
         record.check_writable(given.json)
     device = Device.open(given.device)
-    arch = str(Arch.of_capability(*device.capability))
     heuristics = Heuristics(device.name)
     done = {(row["dtype"], row["index"]) for row in rows}
     left = [
-        entry(draw, given, heuristics, sms=device.sms, arch=arch, gpu=device.name)
+        entry(draw, given, heuristics, gpu=device.name, **cost.card(device))
         for draw in in_turn(given.dtype, given.draws, given.seed, given.most)
         if (draw.problem.dtype.name, draw.index) not in done
     ]
@@ -132,19 +131,17 @@ def in_turn(dtypes: Sequence[str], count: int, seed: int, most: int = 0) -> Iter
             yield from drawn[start : start + _IN_TURN]
 
 
-def entry(
-    draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, sms: int, arch: str, gpu: str
-) -> Entry:
+def entry(draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, gpu: str, **card: Any) -> Entry:
     """Return what `harness.matmul` would launch, and for the first ``--regret`` draws the model's best."""
     problem = draw.problem
     shape, about = (problem.M, problem.N, problem.K), choose.about(problem)
     try:
-        parts = divided(*shape, sms=sms, arch=arch, gpu=gpu, **about)
+        parts = divided(*shape, gpu=gpu, **card, **about)
         same = choose.about(problem, choose.ROWS)
-        rows = choose.choose(*shape, sms=sms, arch=arch, gpu=gpu, **same) if given.invariant else None
+        rows = choose.choose(*shape, gpu=gpu, **card, **same) if given.invariant else None
         if draw.index >= given.regret:
             return Entry(draw=draw, parts=parts, invariant=rows)
-        ranked = choose.ranked(*shape, sms=sms, arch=arch, **about)
+        ranked = choose.ranked(*shape, **card, **about)
         best = tuple(variant for variant, _ in ranked[: given.candidates])
     except HarnessError as e:
         return Entry(draw=draw, failure=str(e))

@@ -40,7 +40,8 @@ from numpy.typing import NDArray
 
 from harness.dispatch import choose
 from harness.dispatch.cost import Candidate
-from harness.dispatch.traffic import Pitches
+from harness.dispatch.traffic import DRAM_BYTES, Pitches, dram_bytes
+from harness.driver import Device
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES
@@ -78,6 +79,7 @@ class Time:
     layout: str
     pitches: Pitches
     sms: int
+    dram: float
     cycles: float
     batch: int = 1
 
@@ -114,6 +116,8 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
         if content.get("kind") not in ("shapes", "batches"):
             raise UsageError("not a record of draws", where=str(path), hint=_HINT)
         gpu = content["meta"]["gpu"]
+        card = Device.of_record(gpu)
+        dram = dram_bytes(card) if card else DRAM_BYTES
         for row in content["rows"]:
             if row["status"] != "ok":
                 continue
@@ -138,6 +142,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
                             layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
                             pitches=pitches,
                             sms=gpu["sms"],
+                            dram=dram,
                             cycles=one["seconds"] * gpu["clock_hz"],
                             batch=row.get("size", 1),
                         )
@@ -162,7 +167,7 @@ def chosen(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def predicted(candidate: Candidate, time: Time) -> float:
     """Return the cycles of a product by the model."""
-    laid_out = replace(candidate, variant=time.variant, batch=time.batch)
+    laid_out = replace(candidate, variant=time.variant, batch=time.batch, dram=time.dram)
     return laid_out.cycles(*time.shape, time.sms, time.layout, time.pitches)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,19 +49,20 @@ class Draw:
         found = {name: getattr(self.problem, name) for name in ("lda", "ldb", "ldc", "transa", "transb")}
         return {**found, "steps": list(self.batch[1:3])}
 
-    def chosen(self, sms: int, arch: str) -> tuple[Variant, bool]:
+    def chosen(self, card: Mapping[str, Any]) -> tuple[Variant, bool]:
         """Return the variant that harness.matmul launches, and whether it does so once."""
-        sizes: Any = {"M": self.M, "N": self.N, "K": self.K, "sms": sms, "arch": arch}
+        sizes: Any = {"M": self.M, "N": self.N, "K": self.K, **card}
         about = choose.about(self.problem, steps=self.batch[1:3])
         once = fastest(self.size, **sizes, **about).variant
         return once or choose.choose(**sizes, **choose.about(self.problem)), once is not None
 
-    def best(self, count: int, sms: int, arch: str) -> list[Variant]:
+    def best(self, count: int, card: Mapping[str, Any]) -> list[Variant]:
         """Return the fastest launches by the model."""
         about = choose.about(self.problem, steps=self.batch[1:3])
         pitches = about.pop("pitches")
-        shape = self.M, self.N, self.K, sms
-        able = [replace(c, batch=self.size) for c in choose.able(*shape, arch, **about)]
+        shape = self.M, self.N, self.K, card["sms"]
+        able = choose.able(*shape, card["arch"], **about, dram=card["dram"])
+        able = [replace(c, batch=self.size) for c in able]
         found = ranked(able, shape, layout=about["layout"], pitches=pitches)
         return [compiled(variant) for variant, _ in found[:count]]
 

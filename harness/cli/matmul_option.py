@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
-from harness.dispatch import choose, cost
+from harness.dispatch import choose, cost, traffic
 from harness.errors import UsageError
 from harness.kernels import catalog
 
@@ -93,8 +93,8 @@ def build(
 
     built, skipped = builds.build_all(variants, [arch], cache, step)
     if dispatched:
-        sms, name = (gpu.sms, gpu.name) if gpu else (cost.H200_SMS, "")
+        card: Any = {"sms": gpu.sms, "dram": traffic.dram_bytes(gpu)} if gpu else {"sms": cost.H200_SMS}
         products = [cls.from_axes(axes) for cls in _products(dtypes) for axes in points[cls]]
-        chosen, missed = build_chosen(products, arch, cache, step, sms=sms, gpu=name)
+        chosen, missed = build_chosen(products, arch, cache, step, gpu=gpu.name if gpu else "", **card)
         built, skipped = [*built, *chosen], skipped + missed
     return built, skipped

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.dispatch import cost, user_table
 from harness.dispatch.cost import NN, Candidate, depth
-from harness.dispatch.traffic import ALIGNED, Pitches, unread
+from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches, unread
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -58,7 +58,7 @@ Order = tuple[str, str, int, bool, str]  # element type, sums, parts, whether ze
 NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name is expected
 ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
 _ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
-_CONSTANTS = [f.name for f in fields(Candidate) if f.name not in ("variant", "dtype", "batch")]
+_CONSTANTS = [f.name for f in fields(Candidate) if f.name not in ("variant", "dtype", "batch", "dram")]
 _TABLE = Path(__file__).with_name("table.json")
 
 
@@ -75,6 +75,7 @@ def choose(
     pitches: Pitches = ALIGNED,
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
+    dram: float = DRAM_BYTES,
 ) -> Variant:
     """Return the variant for the product ``(M x K) @ (K x N)`` on a GPU with `sms` multiprocessors.
 
@@ -84,9 +85,10 @@ def choose(
     ``"TT"``, as the module's docstring says, and `pitches` say where rows begin. The `epilogue` is compiled
     into the variant. Kernels that cannot have one are left out; among the others the choice is the same as
     without. If `invariant` is "M", a row of the product has the same bits for all M, if it is "N", a column
-    has them for all N. Raises UsageError if no kernel can compute the product there.
+    has them for all N. `dram` is the bytes per cycle and SM that the GPU copies (`traffic.dram_bytes`), an
+    H200's unless it is given. Raises UsageError if no kernel can compute the product there.
     """
-    return _choose(M, N, K, sms, arch, gpu, dtype, layout, pitches, epilogue, invariant)
+    return _choose(M, N, K, sms, arch, gpu, dtype, layout, pitches, epilogue, invariant, dram)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -102,6 +104,7 @@ def _choose(
     pitches: Pitches,
     epilogue: Epilogue,
     invariant: str,
+    dram: float,
 ) -> Variant:
     """Compute `choose`; its results are cached."""
     if min(M, N, sms) < 1 or K < 0:
@@ -110,7 +113,7 @@ def _choose(
     known = measured(M, N, K, sms=sms, arch=arch, gpu=gpu, **made)
     if known is not None:
         return known
-    found = ranked(M, N, K, sms=sms, arch=arch, **made, pitches=pitches)
+    found = ranked(M, N, K, sms=sms, arch=arch, **made, pitches=pitches, dram=dram)
     if not found:
         kernels = [c.variant.kernel for c in candidates() if c.dtype.name == dtype]
         archs = dict.fromkeys(
@@ -181,13 +184,14 @@ def ranked(
     pitches: Pitches = ALIGNED,
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
+    dram: float = DRAM_BYTES,
 ) -> list[tuple[Variant, float]]:
     """Return the candidates that can compute the product, with their cycles by the cost model, fastest first.
 
     Arguments are those of `choose`. Candidates with equal cycles (limited by DRAM) are in the order of their
     busy cycles. Empty if there are none.
     """
-    serving = able(M, N, K, sms, arch, dtype, layout, epilogue, invariant)
+    serving = able(M, N, K, sms, arch, dtype, layout, epilogue, invariant, dram)
     return cost.ranked(serving, (M, N, K, sms), layout=layout, pitches=pitches)
 
 
@@ -201,9 +205,11 @@ def able(
     layout: str,
     epilogue: Epilogue,
     invariant: str,
+    dram: float = DRAM_BYTES,
 ) -> list[Candidate]:
     """Return the candidates that can compute the product; arguments are those of `choose`."""
-    found = [c for c in _laid_out(dtype, layout, _smaller(M, N), epilogue) if c.serves(M, N, arch)]
+    made = _laid_out(dtype, layout, _smaller(M, N), epilogue, dram)
+    found = [c for c in made if c.serves(M, N, arch)]
     if not invariant:
         return found
     wanted = _order(M, N, K, sms, arch, dtype, invariant)
@@ -237,7 +243,8 @@ def _order(M: int, N: int, K: int, sms: int, arch: str, dtype: str, invariant: s
 def _best_order(columns: int, K: int, sms: int, arch: str, dtype: str) -> Order | None:
     """Return the order with the least geometric mean time over `_ROWS`; None if none serves them all.
 
-    Operands are taken to lie as those of a linear layer do, whatever their layout is.
+    Operands are taken to lie as those of a linear layer do, whatever their layout is, and DRAM to be an
+    H200's: tables and model have to agree on the order.
     """
     logs: dict[Order, list[float]] = {}
     for M in _ROWS:
@@ -277,11 +284,13 @@ def _smaller(M: int, N: int) -> str:
 
 
 @functools.cache
-def _laid_out(dtype: str, layout: str, smaller: str, epilogue: Epilogue) -> tuple[Candidate, ...]:
+def _laid_out(
+    dtype: str, layout: str, smaller: str, epilogue: Epilogue, dram: float = DRAM_BYTES
+) -> tuple[Candidate, ...]:
     """Return the candidates for an element type, compiled as `laid_out` says, with the epilogue."""
     taken = (c for c in candidates() if cost.takes(dtype, c.variant.kernel))
     able = (c for c in taken if epilogue.serves(c.variant.kernel))
-    made = (replace(c, variant=laid_out(c.variant, layout, smaller)) for c in able)
+    made = (replace(c, variant=laid_out(c.variant, layout, smaller), dram=dram) for c in able)
     return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in made)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from harness.dispatch import choose, prepared
 from harness.dispatch.split import Part, brief, divided
@@ -75,9 +76,9 @@ class Chosen(Built):
 
 
 def build_chosen(
-    problems: Sequence[Gemm], arch: str, cache: Cache, progress: Progress, *, sms: int, gpu: str
+    problems: Sequence[Gemm], arch: str, cache: Cache, progress: Progress, *, gpu: str, **card: Any
 ) -> tuple[list[Chosen], list[Skipped]]:
-    """Compile what `harness.matmul` runs for each of these products on a GPU of `sms` multiprocessors.
+    """Compile what `harness.matmul` runs for each of these products on a `card` (see `cost.card`).
 
     Products of a type for which it runs the same kernels share one `Chosen`. A variant that cannot be built
     is skipped with its reason, and so is every choice that needs it. Raises UsageError where no kernel serves
@@ -86,7 +87,7 @@ def build_chosen(
     chosen: dict[tuple[str, str], dict[Gemm, tuple[Part, ...]]] = {}
     for problem in problems:
         shape = problem.M, problem.N, problem.K
-        made = divided(*shape, sms=sms, arch=arch, gpu=gpu, **choose.about(problem))
+        made = divided(*shape, arch=arch, gpu=gpu, **{**card, **choose.about(problem)})
         alike = problem.dtype.name, brief(part.variant for part in made)
         chosen.setdefault(alike, {})[problem] = made
     variants = {p.variant.label: p.variant for by in chosen.values() for made in by.values() for p in made}

@@ -37,7 +37,9 @@ where a box is read once for two blocks.
 
 All these constants, in cycles of the rated clock, are of a candidate, and fitted by scripts/fit_model.py to
 times of sampled shapes on an H200 (benchmarks/shapes.py). `memory` is by how much a kernel misses the rate
-that a copy reaches. On other GPUs they are used unchanged, for want of measurements.
+that a copy reaches. On other GPUs they are used unchanged, for want of measurements; only the rate of a copy
+is that of their DRAM (`traffic.dram_bytes`). On an H100, for which nothing was fitted, products that wait for
+DRAM took 1.2 to 1.3 times as long as the model said without that, and 0.99 to 1.05 times with it.
 
 Of operands that cannot have a tensor map, and are not copied first (`traffic.copied`), threads copy the rows
 to shared memory, while others multiply: a step takes no less than `fed` cycles for each row of the tile that
@@ -51,9 +53,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.dispatch import traffic
 from harness.dispatch.traffic import ALIGNED, Pitches
+from harness.driver import Device
+from harness.kernels.arch import Arch
 from harness.kernels.dtypes import DTYPES, DType
 from harness.kernels.spec import Kernel, Variant
 
@@ -87,8 +92,8 @@ class Candidate:
 
     `resident` is blocks per SM, `start`, `step`, `alone`, `tile`, `ragged`, `sharing` and `fed` are cycles,
     `memory`, `straddle`, `crowded`, `thin`, `turned_a`, `turned_b` and `unmapped` factors, and `shares` is ""
-    for kernels whose blocks do not share tiles. `batch` is no constant: the cycles are those of a launch of
-    so many products.
+    for kernels whose blocks do not share tiles. `batch` and `dram` are no constants: the cycles are those of
+    a launch of so many products, on a GPU whose DRAM moves so many bytes per cycle and SM.
     """
 
     variant: Variant
@@ -110,6 +115,7 @@ class Candidate:
     shares: str = ""
     sharing: float = 0
     batch: int = 1
+    dram: float = traffic.DRAM_BYTES
 
     @property
     def skinny(self) -> bool:
@@ -242,10 +248,11 @@ class Candidate:
         unmapped = pitches.unmapped
         elements, flips = {"A": M * K, "B": K * N}, traffic.unread(self.variant, layout)
         left = traffic.boxed(self.variant, "".join(x for x in unmapped if x not in flips))
-        moved = traffic.copied(self.variant, M, N, K, sms=sms, unmapped=left)
-        copies = sum(traffic.copying(elements[x], self.dtype, sms, transposed=True) for x in flips)
-        copies += sum(traffic.copying(elements[x], self.dtype, sms) for x in moved)
-        waiting = traffic.compulsory(M, N, K, self.dtype, sms) * self.batch
+        moved = traffic.copied(self.variant, M, N, K, sms=sms, unmapped=left, dram=self.dram)
+        given: Any = {"dtype": self.dtype, "sms": sms, "dram": self.dram}
+        copies = sum(traffic.copying(elements[x], **given, transposed=True) for x in flips)
+        copies += sum(traffic.copying(elements[x], **given) for x in moved)
+        waiting = traffic.compulsory(M, N, K, **given) * self.batch
         if self.shares == "panels":
             copies += self._splitting(M, N, K, layout, sms)
         apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
@@ -256,8 +263,13 @@ class Candidate:
         return self.start + self.together(busy, waiting) + copies
 
     def together(self, busy: float, waiting: float) -> float:
-        """Return the cycles of products that take `busy`, and compulsory bytes that take `waiting`."""
-        return math.hypot(busy, self.memory * waiting)
+        """Return the cycles of products that take `busy`, and compulsory bytes that take `waiting`.
+
+        By how much DRAM is slower than an H200's counts in full where `memory` is below 1: there the L2 cache
+        had a part of the bytes in time.
+        """
+        known = min(waiting, waiting * self.dram / traffic.DRAM_BYTES)  # as it was measured
+        return math.hypot(busy, self.memory * known + max(1.0, self.memory) * (waiting - known))
 
     def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
         """Return the cycles that the passes over A and B take, before the product: each writes panels.
@@ -269,7 +281,13 @@ class Candidate:
         (rows, columns), k = self.variant.tile, _up(K, _PANEL)
         elements = _up(M, rows) * k, _up(N, columns) * k
         passes = sum(n * (across if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
-        return passes * _PANEL_BYTES[self.dtype.name] / (sms * traffic.DRAM_BYTES)
+        return passes * _PANEL_BYTES[self.dtype.name] / (sms * self.dram)
+
+
+def card(device: Device) -> dict[str, Any]:
+    """Return what of a GPU, beside its name, the choice depends on."""
+    arch = str(Arch.of_capability(*device.capability))
+    return {"sms": device.sms, "arch": arch, "dram": traffic.dram_bytes(device)}
 
 
 def takes(dtype: str, kernel: Kernel) -> bool:

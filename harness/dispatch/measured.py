@@ -18,15 +18,13 @@ import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
 
-from harness.dispatch import choose, user_table
+from harness.dispatch import choose, cost, user_table
 from harness.dispatch.call.side_streams import Forks, order
 from harness.dispatch.split import Part
 from harness.dispatch.workspaces import Workspaces
 from harness.driver import Buffer, Context, Event, Gate, Stream, outside_captures
 from harness.errors import ContextLost, HarnessError, UsageError
-from harness.kernels.arch import Arch
 from harness.kernels.spec import LAYOUT, Variant
 from harness.problems.gemm import Gemm
 
@@ -70,12 +68,11 @@ def faster(
     if len(parts) > 1 or first[1].capturing:
         return parts
     about = choose.about(problem, invariant)
-    where: Any = {"sms": device.sms, "arch": str(Arch.of_capability(*device.capability))}
+    where = cost.card(device)
     known = {name: about[name] for name in ("dtype", "layout", "epilogue", "invariant")}
-    if choose.measured(*sizes, **{**where, **known, "gpu": device.name}):
+    if choose.measured(*sizes, sms=where["sms"], arch=where["arch"], gpu=device.name, **known):
         return parts
-    where |= about
-    best = [variant for variant, _ in choose.ranked(*sizes, **where)[:CANDIDATES]]
+    best = [variant for variant, _ in choose.ranked(*sizes, **{**where, **about})[:CANDIDATES]]
     options = [(Part(variant=variant, rows=problem.M, columns=problem.N),) for variant in best]
     try:
         times = _times(options, problem, first, context, bind)

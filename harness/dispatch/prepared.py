@@ -52,6 +52,7 @@ class GemmLaunch:
         problem: Gemm,
         *,
         sms: int,
+        dram: float = traffic.DRAM_BYTES,
         workspaces: Workspaces,
         forks: Forks,
         load: Callable[[Variant], Function],
@@ -62,7 +63,7 @@ class GemmLaunch:
         shape, pitches = (problem.M, problem.N, problem.K), {"A": problem.lda, "B": problem.ldb}
         size = problem.dtype.itemsize
         unmapped = "".join(x for x in unmapped if x not in flips and pitches[x] * size <= _MOST_PITCH)
-        self.copied = traffic.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped)
+        self.copied = traffic.copied(parts[0][1].variant, *shape, sms=sms, unmapped=unmapped, dram=dram)
         stored = problem.layouts()
         self._copies = [Copy(name, stored[name], load) for name in self.copied]
         self._copies += [Copy(name, stored[name], load, transposed=True) for name in flips]
@@ -245,6 +246,7 @@ def prepare(parts: Sequence[tuple[Cubin, Part]], operands: Operands) -> Launch:
             made,
             problem,
             sms=context.device.sms,
+            dram=traffic.dram_bytes(context.device),
             workspaces=workspaces,
             forks=forks,
             load=lambda variant: function(compile_kernel(variant, parts[0][0].arch)),

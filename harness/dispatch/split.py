@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.dispatch import choose, cost, traffic
 from harness.dispatch.cost import SKINNY
-from harness.dispatch.traffic import ALIGNED, Pitches
+from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches
 from harness.kernels.dtypes import FP32
 from harness.kernels.epilogue import PLAIN, Epilogue
 from harness.kernels.spec import Variant
@@ -48,6 +48,7 @@ def divided(
     pitches: Pitches = ALIGNED,
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
+    dram: float = DRAM_BYTES,
 ) -> tuple[Part, ...]:
     """Return the launches by which `harness.matmul` computes an (M x K) @ (K x N) product, the largest first.
 
@@ -56,7 +57,7 @@ def divided(
 
     about: Any = {"sms": sms, "arch": arch, "dtype": dtype, "layout": layout, "epilogue": epilogue}
     about["invariant"] = invariant
-    paced = {**about, "pitches": pitches}
+    paced = {**about, "pitches": pitches, "dram": dram}
 
     def part(rows: int, columns: int, row: int = 0, column: int = 0) -> Part:
         variant = choose.choose(rows, columns, K, gpu=gpu, **paced)

@@ -12,6 +12,7 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from harness.driver import Device
 from harness.kernels.dtypes import DTYPES, DType
 from harness.kernels.spec import LAYOUT, Variant
 
@@ -21,6 +22,7 @@ _FMA = {
     **{"fp16x3": 2048 / 3, "bf16x6": 2048 / 6, "bf16": 2048, "fp16": 2048},
 }
 DRAM_BYTES = 15.5  # per cycle and SM: 4.06 TB/s, which a copy reaches on the H200
+_REACHED = 0.8415  # of the peak bandwidth, which is 4.81 TB/s there
 _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
 _COPYING = 2000, 14.5  # cycles to start a copy; bytes per cycle and SM, read or written
 _TRANSPOSING = 4000, 13.4  # the same of a copy that transposes
@@ -54,18 +56,32 @@ def boxed(variant: Variant, operands: str) -> str:
     return "".join(x for x in operands if any(x == box.operand for box in variant.boxes))
 
 
-def copying(elements: int, dtype: DType, sms: int, *, transposed: bool = False) -> float:
+def dram_bytes(device: Device) -> float:
+    """Return the bytes per cycle and SM that a copy reads and writes on a GPU.
+
+    That is the share of the peak bandwidth that a copy reaches on an H200, to a tenth of a byte. If the
+    driver reports no memory clock, it is an H200's `DRAM_BYTES`.
+    """
+    peak = device.peak_bandwidth / (device.sms * device.clock_hz)
+    return round(_REACHED * peak, 1) or DRAM_BYTES
+
+
+def copying(
+    elements: int, dtype: DType, sms: int, *, transposed: bool = False, dram: float = DRAM_BYTES
+) -> float:
     """Return the cycles that copying so many elements takes, to rows or `transposed`."""
     start, rate = _TRANSPOSING if transposed else _COPYING
-    return start + 2 * elements * dtype.itemsize / (sms * rate)
+    return start + 2 * elements * dtype.itemsize / (sms * rate * dram / DRAM_BYTES)
 
 
-def compulsory(M: int, N: int, K: int, dtype: DType, sms: int) -> float:
+def compulsory(M: int, N: int, K: int, dtype: DType, sms: int, dram: float = DRAM_BYTES) -> float:
     """Return the cycles that the compulsory DRAM traffic takes: each matrix read or written once."""
-    return dtype.itemsize * (M * K + K * N + M * N) / (sms * DRAM_BYTES)
+    return dtype.itemsize * (M * K + K * N + M * N) / (sms * dram)
 
 
-def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str) -> str:
+def copied(
+    variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str, dram: float = DRAM_BYTES
+) -> str:
     """Return which of the operands `unmapped` are worth copying to memory where they can have a tensor map.
 
     `unmapped` names those that cannot have one where they are: "", "A", "B" or "AB". The result is a part of
@@ -89,10 +105,10 @@ def copied(variant: Variant, M: int, N: int, K: int, *, sms: int, unmapped: str)
         """Return the cycles in which blocks load so many rows and columns by threads, while they multiply."""
         by_threads = loaded * depth * dtype.itemsize / _UNMAPPED_BYTES
         multiplying = rows * columns * depth / _FMA[dtype.name]
-        return max(rounds * max(multiplying, by_threads), compulsory(M, N, K, dtype, sms))
+        return max(rounds * max(multiplying, by_threads), compulsory(M, N, K, dtype, sms, dram))
 
     def cycles(chosen: str) -> float:
-        copies = sum(copying(elements[x], dtype, sms) for x in chosen)
+        copies = sum(copying(elements[x], dtype, sms, dram=dram) for x in chosen)
         return copies + busy(sum(loads[x] for x in unmapped if x not in chosen))
 
     sets = (s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from harness.driver import api
 from harness.errors import NoDevice, UsageError
@@ -99,6 +100,12 @@ class Device:
             registers_per_sm=attribute("CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR"),
             max_threads_per_sm=attribute("CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR"),
         )
+
+    @classmethod
+    def of_record(cls, gpu: Mapping[str, Any]) -> Device | None:
+        """Return the device of a record's entry ``gpu``; None if that lacks an attribute."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: gpu[name] for name in names}) if set(names) <= gpu.keys() else None
 
     @property
     def arch(self) -> str:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.dispatch import choose, user_table
+from harness.dispatch import choose, traffic, user_table
+from harness.driver import Device
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import FP32
@@ -74,7 +75,7 @@ def measured(files: Sequence[Path]) -> dict[Point, list[Row]]:
             label = _variant(row).label
             known = found[point].get(label)
             if known is None or row.get("samples", 0) > known.get("samples", 0):
-                found[point][label] = {**row, "file": file.name}
+                found[point][label] = {**row, "file": file.name, "gpu": gpu}
     for point, seconds in divided.items():
         if seconds < min((r["seconds"] for r in found.get(point, {}).values()), default=math.inf):
             found.pop(point, None)
@@ -111,7 +112,9 @@ def judged(found: Mapping[Point, Sequence[Row]]) -> Iterator[Found]:
         gpu, sms, dtype, m, n, k = point
         times = {_variant(r).label: r["seconds"] for r in rows}
         best = min(rows, key=lambda r: r["seconds"])
-        today = choose.choose(m, n, k, sms=sms, arch=best["arch"], gpu=gpu, dtype=dtype)
+        card = Device.of_record(best["gpu"])
+        dram = traffic.dram_bytes(card) if card else traffic.DRAM_BYTES
+        today = choose.choose(m, n, k, sms=sms, arch=best["arch"], gpu=gpu, dtype=dtype, dram=dram)
         least = best["seconds"]
         regret = times[today.label] / least - 1 if today.label in times else None
         yield Found(point=point, fastest=_variant(best), seconds=least, today=today, regret=regret)

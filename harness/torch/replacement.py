@@ -21,13 +21,12 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.dispatch import choose, traffic
+from harness.dispatch import choose, cost, traffic
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call.options import IEEE, PRECISIONS
 from harness.dispatch.cost import SKINNY
 from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
-from harness.kernels.arch import Arch
 from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3
 from harness.torch import known, products, records
 from harness.torch.records import Call, calls
@@ -94,7 +93,7 @@ def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
 def _here(layout: str) -> tuple[Device, dict[str, Any]]:
     """Return the current GPU, and arguments of `choose.ranked` for it."""
     gpu = Device.open(torch.cuda.current_device())
-    return gpu, {"sms": gpu.sms, "arch": str(Arch.of_capability(*gpu.capability)), "layout": layout}
+    return gpu, {**cost.card(gpu), "layout": layout}
 
 
 @contextlib.contextmanager

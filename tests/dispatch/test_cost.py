@@ -119,6 +119,21 @@ def test_a_start_and_dram_by_hand() -> None:
     assert copied == pytest.approx(4000 + 2 * 4 * 256 * 128 / (132 * 13.4))
 
 
+def test_other_dram_by_hand() -> None:
+    """What is slower than an H200's counts in full, what is faster as much as there."""
+    shape, size = (1280, 1280, 16, 132), 4 * (1280 * 16 + 16 * 1280 + 1280 * 1280)
+    waiting = size / (132 * 15.5)
+    one = candidate("13_cp_async", {}, start=5000, step=0, memory=0.5)
+    slow, fast = replace(one, dram=15.5 / 3), replace(one, dram=31)
+    assert one.cycles(*shape) == pytest.approx(5000 + waiting / 2)
+    assert slow.cycles(*shape) == pytest.approx(5000 + waiting / 2 + 2 * waiting)
+    assert fast.cycles(*shape) == pytest.approx(5000 + waiting / 4)
+    twice = replace(slow, memory=2)
+    assert twice.cycles(*shape) == pytest.approx(5000 + 6 * waiting)
+    copied = slow.cycles(*shape, "NT") - slow.cycles(*shape)
+    assert copied == pytest.approx(4000 + 3 * 2 * 4 * 16 * 1280 / (132 * 13.4))
+
+
 def test_rows_that_threads_copy_by_hand() -> None:
     """23_wgmma_pipeline: ten steps of 64 along k; as many rows of a tile as there are, and 96 more."""
     params = {"BM": 128, "BN": 192, "CLUSTER": 1}

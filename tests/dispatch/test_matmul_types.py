@@ -15,7 +15,7 @@ import harness
 from fakes.driver import FakeDriver
 from harness.dispatch import arrays, choose, prepared, traffic
 from harness.dispatch.call import gpus
-from harness.driver import Buffer, Context, Graph, Stream
+from harness.driver import Buffer, Context, Device, Graph, Stream
 from harness.errors import UsageError
 from harness.kernels import spec
 from harness.kernels.dtypes import BF16, FP16, FP32, DType
@@ -345,3 +345,22 @@ def test_large_products_are(kernels: FakeDriver, gpu: Context) -> None:
     a, b, c = (Typed(gpu, BF16, *shape) for shape in ((600, 2001), (2001, 513), (600, 513)))
     harness.matmul(a, b, c)
     assert copies(kernels) == 2 and leading(kernels) == (2048, 576, 513)
+
+
+@pytest.mark.parametrize(
+    ("clock", "dram", "kernel", "count"),
+    [(3_201_000, 15.5, "23_wgmma_pipeline", 2), (640_000, 3.1, "26_wgmma_split", 1)],
+    ids=["H200", "slower"],
+)
+def test_dram_decides(
+    kernels: FakeDriver, gpu: Context, clock: int, dram: float, kernel: str, count: int
+) -> None:
+    """Of A and B, both copied beside an H200's DRAM, one is read as it lies beside a slower one."""
+    kernels.device_attributes["CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE"] = clock
+    assert traffic.dram_bytes(Device.open()) == dram
+    m, k, n = 301, 1025, 1025
+    harness.matmul(*(Typed(gpu, BF16, *shape) for shape in ((m, k), (k, n), (m, n))))
+    about = choose.about(GEMMS["bf16"](M=m, N=n, K=k))
+    chosen = harness.choose(m, n, k, sms=132, arch="sm_90a", gpu="Fake GPU", dram=dram, **about)
+    assert chosen.kernel.name == kernel and f"{chosen.label} sm_90a" in kernels.compiled
+    assert copies(kernels) == count

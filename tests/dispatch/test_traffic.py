@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import harness
-from harness.dispatch import traffic
+from harness.dispatch import choose, traffic
+from harness.driver import Device
 from harness.kernels import catalog, spec
+from harness.problems.gemm import GEMMS
+from harness.results import record
 from shared import tma_gemm
+from shared.places import ROOT
 
 
 def copied(dtype: str, *shape: int, unmapped: str = "AB") -> str:
@@ -66,3 +74,56 @@ def test_a_copy_pays_from_some_size_on() -> None:
     kinds = [traffic.copied(variant, n, n, n, sms=132, unmapped="AB") for n in range(50, 1200, 50)]
     first = kinds.index("AB")
     assert set(kinds[first:]) == {"AB"} and 150 <= 50 * (first + 1) <= 600, kinds
+
+
+# -- other GPUs' DRAM
+
+
+def drawn(card: str) -> record.Document:
+    """The record of sampled shapes of a card."""
+    return record.load(ROOT / "records" / card / "benchmarks" / "shapes.json")
+
+
+def card(name: str) -> Device:
+    """The GPU of a record of this repository."""
+    found = Device.of_record(drawn(name)["meta"]["gpu"])
+    assert found is not None
+    return found
+
+
+def test_a_copy_reaches_the_same_share_of_any_bandwidth() -> None:
+    h200, h100 = card("h200"), card("h100")
+    assert traffic.dram_bytes(h200) == traffic.DRAM_BYTES  # the choice is that of the tables' card
+    assert traffic.dram_bytes(h100) == pytest.approx(traffic.DRAM_BYTES * 3.35 / 4.81, abs=0.05)
+    assert traffic.dram_bytes(replace(h100, clock_hz=h100.clock_hz // 2)) == pytest.approx(21.6, abs=0.1)
+    assert traffic.dram_bytes(replace(h100, memory_clock_hz=0)) == traffic.DRAM_BYTES  # not reported
+    gpu = dataclasses.asdict(h100)
+    assert Device.of_record(gpu) == h100
+    del gpu["bus_bits"]
+    assert Device.of_record(gpu) is None
+
+
+def errors(name: str, dram: float) -> list[float]:
+    """By what factor the model is wrong for what a card ran of products that mostly wait for DRAM."""
+    found = []
+    for row in drawn(name)["rows"]:
+        if row["status"] != "ok" or " + " in row["chosen"]:
+            continue
+        axes = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
+        problem = GEMMS[row["dtype"]](**{axis: row[axis] for axis in axes})
+        shape = problem.M, problem.N, problem.K
+        where = {"sms": 132, "arch": "sm_90a", "dram": dram}
+        cycles = {v.brief: c for v, c in choose.ranked(*shape, **where, **choose.about(problem))}
+        waiting = traffic.compulsory(*shape, problem.dtype, 132)
+        if row["chosen"] in cycles and waiting > 0.45 * cycles[row["chosen"]]:
+            found.append(math.log(row["seconds"]["matmul"] * 1.98e9 / cycles[row["chosen"]]))
+    assert len(found) > 60
+    return found
+
+
+@pytest.mark.slow
+def test_what_waits_for_the_dram_of_an_h100_is_as_slow_as_foretold() -> None:
+    """The constants are an H200's; nothing of an H100 was fitted. The control is the H200's rate."""
+    own, other = (statistics.fmean(errors("h100", dram)) for dram in (10.8, traffic.DRAM_BYTES))
+    assert abs(own) < 0.06 and other > 0.15
+    assert abs(statistics.fmean(errors("h200", traffic.DRAM_BYTES))) < 0.06

@@ -167,7 +167,7 @@ def test_device(fake: FakeDriver):
     assert (device.name, device.pci_bus_id, device.arch) == ("Fake GPU", "0000:00:00.0", "sm_90")
     assert device.clock_hz == 1_980_000_000
     assert device.peak_fp32 == pytest.approx(66.9e12, rel=0.001)  # NVIDIA's H200: 67 TFLOP/s
-    assert device.peak_bandwidth == pytest.approx(4.9e12, rel=0.01)
+    assert device.peak_bandwidth == pytest.approx(4.81e12, rel=0.001)  # and 4.8 TB/s
 
 
 @pytest.mark.parametrize(

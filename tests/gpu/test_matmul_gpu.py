@@ -14,7 +14,7 @@ from harness.dispatch import choose, cost
 from harness.dispatch.call import gpus
 from harness.dispatch.split import divided
 from harness.dispatch.traffic import ALIGNED
-from harness.driver import Buffer, Context, Graph, Stream
+from harness.driver import Buffer, Context, Device, Graph, Stream
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.problems.gemm import Gemm
@@ -199,7 +199,7 @@ def test_parts_beside_each_other_in_streams_and_graphs(gpu: Context) -> None:
     """
     problem = Gemm(M=1025, N=2049, K=512)
     device = gpu.device
-    made = divided(1025, 2049, 512, sms=device.sms, arch="sm_90a", gpu=device.name)
+    made = divided(1025, 2049, 512, gpu=device.name, **cost.card(device))
     if device.capability == (9, 0):
         assert len(made) == 3
     with gpu.current(), Stream(gpu) as one, Stream(gpu) as other:
@@ -382,7 +382,8 @@ def test_infinities_come_out_as_in_float32(torch: Any, precision: str, layout: s
     a[5, 3], a[7, 1], a[7, 2], b[4, 60], a[1031, 9] = math.inf, math.inf, -math.inf, -math.inf, math.nan
     if layout == "TT":
         a, b = a.t().contiguous().t(), b.t().contiguous().t()
-    chosen = harness.choose(2050, 2047, 1000, sms=132, arch="sm_90a", dtype=precision, layout=layout)
+    card = cost.card(Device.open(torch.cuda.current_device()))
+    chosen = harness.choose(2050, 2047, 1000, **card, dtype=precision, layout=layout)
     assert chosen.kernel.dtype != "fp32"  # 3xtf32 may be bf16x6, which splits floats, too
     found, exact = harness.matmul(a, b, precision=precision).double(), a.double() @ b.double()
     finite = torch.isfinite(exact)

@@ -12,6 +12,8 @@ import pytest
 
 from shared.places import ROOT
 
+CARD = {"sms": 132, "arch": "sm_90a", "dram": 15.5}
+
 
 @pytest.fixture
 def batches(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -35,7 +37,7 @@ def test_draws_are_of_the_seed_and_within_limits(batches: Any) -> None:
     limits = sys.modules["sampler.batches"]
     for draw in first:
         assert limits.LEAST <= draw.size * draw.M * draw.N * draw.K <= limits.MOST
-        assert draw.chosen(132, "sm_90a")[0].kernel.dtype == draw.dtype
+        assert draw.chosen(CARD)[0].kernel.dtype == draw.dtype
 
 
 def test_operands_lie_as_drawn(batches: Any, torch: Any) -> None:
@@ -62,7 +64,7 @@ def test_a_wrong_result_is_an_error(
     monkeypatch.setattr(batches.harness, "matmul", multiply)
     monkeypatch.setattr(batches.Contest, "seconds", seconds)
     sensor = SimpleNamespace(read=lambda: SimpleNamespace(sm_mhz=1980, power=300.0))
-    row = batches.measured(draw, sensor, SimpleNamespace(sms=132), "sm_90a")
+    row = batches.measured(draw, sensor, CARD)
     said = batches.summary([row])
     if fault:
         assert row["error"] == f"wrong, {fault} timing" and "error: bf16 3 of 5x7x9 NT" in said

@@ -11,6 +11,9 @@ import pytest
 from harness.errors import BuildError, DriverError, MissingDependency, OutOfMemory, UsageError
 from shared.places import ROOT
 
+H200 = {"sms": 132, "capability": (9, 0), "clock_hz": 1_980_000_000, "peak_bandwidth": 4.814e12}
+A100 = {"sms": 108, "capability": (8, 0), "clock_hz": 1_410_000_000, "peak_bandwidth": 2.039e12}
+
 
 def rows() -> list[tuple[Any, ...]]:
     """Return the report: operator, shape, layouts, type, calls and the reason, in any order."""
@@ -202,7 +205,7 @@ def test_what_an_h200_is_given(
 ) -> None:
     from harness.torch import replacement, worth
 
-    gpu = SimpleNamespace(sms=132, name="NVIDIA H200", capability=(9, 0))
+    gpu = SimpleNamespace(name="NVIDIA H200", **H200)
     monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert worth(*shape, dtype, layout, batch=1, bias=False) is wanted
@@ -230,7 +233,7 @@ def test_batches_that_an_h200_is_given(
 ) -> None:
     from harness.torch import replacement, worth
 
-    gpu = SimpleNamespace(sms=132, name="NVIDIA H200", capability=(9, 0))
+    gpu = SimpleNamespace(name="NVIDIA H200", **H200)
     monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert worth(*shape, dtype, "NN", batch=batch, bias=False) is wanted
@@ -240,7 +243,7 @@ def test_what_would_be_copied_is_not_worth_it(torch: Any, monkeypatch: pytest.Mo
     """On an A100 the kernels for bf16 read row-major matrices only, and none is for fp16."""
     from harness.torch import replacement, worth
 
-    gpu = SimpleNamespace(sms=108, name="NVIDIA A100", capability=(8, 0))
+    gpu = SimpleNamespace(name="NVIDIA A100", **A100)
     monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     found = [worth(2048, 2048, 2048, "bf16", layout, batch=1, bias=False) for layout in ("NN", "NT", "TN")]

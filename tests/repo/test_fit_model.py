@@ -62,7 +62,13 @@ def timed(
                 pitches = Pitches(straddled=number % 4 == 0, unmapped=unmapped)
                 variant = laid_out[key]
                 time = Time(
-                    draw=("0", number), key=key, variant=variant, pitches=pitches, cycles=1.0, **where
+                    draw=("0", number),
+                    dram=15.5,
+                    key=key,
+                    variant=variant,
+                    pitches=pitches,
+                    cycles=1.0,
+                    **where,
                 )
                 exact = fit_model.predicted(one, time)
                 found.append(replace(time, cycles=exact * float(np.exp(rng.normal(0, noise)))))

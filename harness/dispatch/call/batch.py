@@ -17,7 +17,7 @@ from typing import NamedTuple
 from harness.dispatch import choose, cost
 from harness.dispatch.arrays import Matrix
 from harness.dispatch.cost import NN, Candidate
-from harness.dispatch.traffic import ALIGNED, Pitches, unread
+from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches, unread
 from harness.driver import Stream
 from harness.errors import UsageError
 from harness.kernels.dtypes import FP32
@@ -217,13 +217,14 @@ def fastest(
     pitches: Pitches = ALIGNED,
     epilogue: Epilogue = PLAIN,
     invariant: str = "",
+    dram: float = DRAM_BYTES,
 ) -> Fastest:
     """Return how `count` products are computed the fastest by the cost model.
 
     Arguments are those of `choose.choose`. Without any kernel for them the cycles are infinite.
     """
     shape = M, N, K, sms
-    all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant)
+    all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant, dram)
     single = count * min((c.cycles(*shape, layout, pitches) for c in all_of_them), default=math.inf)
     once = [replace(c, batch=count) for c in all_of_them]
     best = ranked(once, shape, layout=layout, pitches=pitches)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from harness.dispatch import arrays, choose, measured
+from harness.dispatch import arrays, choose, cost, measured
 from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call import group
@@ -23,7 +23,6 @@ from harness.dispatch.split import Part, divided
 from harness.dispatch.workspaces import Workspaces
 from harness.driver import BorrowedStream, Context, Device, Function, Module, Stream, tensormap
 from harness.errors import OutOfMemory, UsageError
-from harness.kernels.arch import Arch
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.dtypes import DTYPES
 from harness.kernels.epilogue import PLAIN, Epilogue
@@ -49,7 +48,8 @@ class Gpu:
     def __init__(self, ordinal: int) -> None:
         self.device = Device.open(ordinal)
         self.context = Context(self.device)
-        self.arch = str(Arch.of_capability(*self.device.capability))
+        self._card = cost.card(self.device)
+        self.arch = str(self._card["arch"])
         self._functions: dict[str, Function] = {}
         self._plans: dict[Key, GemmLaunch] = {}
         self._batches: dict[Key, batches.Launch] = {}
@@ -231,9 +231,9 @@ class Gpu:
 
     def _prepare_batch(self, shape: Shape, kind: Kind, batch: Batch) -> batches.Launch:
         """Prepare one launch for a batch, or a launch for each product where the model finds that faster."""
-        problem, sms = self._problem(shape, kind), self.device.sms
+        problem = self._problem(shape, kind)
         about = choose.about(problem, kind[2], (batch.a, batch.b))
-        variant = batches.fastest(batch.size, *shape[:3], sms=sms, arch=self.arch, **about).variant
+        variant = batches.fastest(batch.size, *shape[:3], **self._card, **about).variant
         if variant is None:
             return OneByOne(batch, problem, functools.partial(self._product, shape, kind))
         return self.one_launch(variant, problem, batch)
@@ -257,7 +257,7 @@ class Gpu:
         launches, left = [], set(range(len(shapes)))
         for layout in dict.fromkeys(p.layout for p in problems):
             alike = [i for i, p in enumerate(problems) if p.layout == layout]
-            for found in group.grouped([problems[i] for i in alike], sms=self.device.sms, arch=self.arch):
+            for found in group.grouped([problems[i] for i in alike], **self._card):
                 members = [alike[i] for i in found.members]
                 made = group.GroupLaunch(
                     self._function(found.variant),
@@ -272,15 +272,16 @@ class Gpu:
 
     def _prepare(self, shape: Shape, unmapped: str, kind: Kind, first: First | None) -> GemmLaunch:
         problem, rows = self._problem(shape, kind), kind[2]
-        sms, gpu = self.device.sms, self.device.name
-        parts = divided(*shape[:3], sms=sms, arch=self.arch, gpu=gpu, **choose.about(problem, rows))
+        about = {**self._card, **choose.about(problem, rows)}
+        parts = divided(*shape[:3], gpu=self.device.name, **about)
 
         def bind(parts: tuple[Part, ...], workspaces: Workspaces, forks: Forks) -> GemmLaunch:
             launches = [(self._function(part.variant), part) for part in parts]
             return GemmLaunch(
                 launches,
                 problem,
-                sms=sms,
+                sms=self.device.sms,
+                dram=self._card["dram"],
                 workspaces=workspaces,
                 forks=forks,
                 load=self._function,

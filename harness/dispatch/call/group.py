@@ -52,18 +52,20 @@ def compiled(variant: Variant, count: int) -> Variant:
     return replace(variant, params={**variant.params, "GROUPED": size})
 
 
-def grouped(problems: Sequence[Gemm], *, sms: int, arch: str) -> tuple[Group, ...]:
+def grouped(
+    problems: Sequence[Gemm], *, sms: int, arch: str, dram: float = traffic.DRAM_BYTES
+) -> tuple[Group, ...]:
     """Return the launches that several products of one type and layout share; the others have their own.
 
     By the cost model: a product shares a launch if its part of that takes no longer than a launch of the
     kernel that is the fastest for it alone, and all that do must take less than one by one.
     """
     first = problems[0]
-    kind: Any = {"dtype": first.dtype.name, "layout": first.layout}
+    kind: Any = {"dtype": first.dtype.name, "layout": first.layout, "dram": dram}
     alone = [_alone(_up(p.M), _up(p.N), p.K, sms, arch, **kind, pitches=_pitches([p])) for p in problems]
     best, members, least = None, list[int](), sum(alone)
     shape = max(p.M for p in problems), max(p.N for p in problems), first.K
-    for c in choose.able(*shape, sms, arch, first.dtype.name, first.layout, first.epilogue, ""):
+    for c in choose.able(*shape, sms, arch, first.dtype.name, first.layout, first.epilogue, "", dram):
         if not takes(c.variant.kernel):
             continue
         together = [i for i, p in enumerate(problems) if _part(c, p, sms) <= alone[i]]
@@ -103,7 +105,7 @@ def _part(c: Candidate, problem: Gemm, sms: int) -> float:
     """Return what a product adds to the cycles of a launch that fills the GPU."""
     steps = math.ceil(math.ceil(problem.K / c.split) / c.depth) * c.split
     busy = c.count(problem.M, problem.N) * (steps * c.step + c.tile) / sms
-    return c.together(busy, traffic.compulsory(problem.M, problem.N, problem.K, c.dtype, sms))
+    return c.together(busy, traffic.compulsory(problem.M, problem.N, problem.K, c.dtype, sms, c.dram))
 
 
 def cycles(c: Candidate, problems: Sequence[Gemm], sms: int) -> float:
@@ -119,7 +121,7 @@ def cycles(c: Candidate, problems: Sequence[Gemm], sms: int) -> float:
 
     longest = max(p.K for p in problems)
     busiest = max(busy(sum(tiles), mean), busy(max(1, sum(tiles) // len(tiles)), longest))
-    waiting = sum(traffic.compulsory(p.M, p.N, p.K, c.dtype, sms) for p in problems)
+    waiting = sum(traffic.compulsory(p.M, p.N, p.K, c.dtype, sms, c.dram) for p in problems)
     return c.start + c.together(busiest, waiting)
 
 
