@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
-from harness.kernels.cpp import guesses
+from harness.kernels.cpp import guesses, includes
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -122,7 +122,8 @@ def load_each(path: Path | str) -> list[Kernel]:
     tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
     named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
     whole = [name for names in named for name in names if name] or [entry.name for entry in known]
-    return [_guessed(source, path, known, name) for name in whole]
+    include = includes.of_repository(path, source)
+    return [replace(_guessed(source, path, known, name), include=include) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -134,7 +135,7 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
     if entry is not None:
         found = [_with_entry(k, entry) for k in {k.path: k for k in kernels}.values()]
     folders = tuple(str(Path(folder).absolute()) for folder in include)
-    return [replace(k, include=(*k.include, *folders)) for k in found] if folders else found
+    return [replace(k, include=(*folders, *k.include)) for k in found] if folders else found
 
 
 def _with_entry(kernel: Kernel, entry: str) -> Kernel:
@@ -145,9 +146,8 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     if kernel.language == "cuda" and text.find(known, entry) is None and not made:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
-    return (
-        _guessed(kernel.source, kernel.path, known, entry) if kernel.plain else replace(kernel, entry=entry)
-    )
+    found = _guessed(kernel.source, kernel.path, known, entry) if kernel.plain else kernel
+    return replace(found, entry=entry, include=kernel.include)
 
 
 def launchable(kernel: Kernel) -> Kernel:

@@ -100,7 +100,7 @@ class Entry:
 
 def read(path: Path) -> str:
     """Return the text of a kernel file. Raises UsageError for a file that cannot be read, SpecError if it is
-    no text.
+    no text. What is not UTF-8 is replaced in one without front matter: comments may be in any encoding.
     """
     if path.suffix not in SUFFIXES:
         raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
@@ -112,9 +112,11 @@ def read(path: Path) -> str:
     except UnicodeEncodeError:
         raise UsageError("its name is not UTF-8", where=repr(str(path)), hint="rename it") from None
     except ValueError as e:  # the name is one that no file can have
-        if isinstance(e, UnicodeDecodeError):
+        if not isinstance(e, UnicodeDecodeError):
+            raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
+        source = files.text(path, most=_MOST, errors="replace")
+        if path.suffix != ".cu" or "__global__" not in source or has_front_matter(source):
             raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
-        raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
     except OSError as e:
         raise UsageError(f"cannot be read: {e.strerror}", where=str(path)) from None
     if "\0" in source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +173,9 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
             "These are guesses: give what your own launch has, since findings are those of this one. "
             "With no reference no number was verified: `harness new` helps"
         )
+        kernels = [row.built.variant.kernel for row in rows if row.built is not None]
+        if folders := dict.fromkeys(folder for k in kernels if k.plain for folder in k.include):
+            found[-1] += f". Headers are from {', '.join(map(os.path.relpath, folders))}"
     return found
 
 

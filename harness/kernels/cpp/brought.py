@@ -14,11 +14,16 @@ from pathlib import Path
 
 from harness.kernels.cpp import nvrtc
 
-_NAMES = {  # of <sys/types.h>, of GNU's C++, and what kernels take of <cuda.h>
+_NAMES = {  # of <sys/types.h>, OpenCV, GNU's C++ and cuFFT, and what kernels take of <cuda.h>
     "uint": "typedef unsigned int uint;",
     "ushort": "typedef unsigned short ushort;",
+    "uchar": "typedef unsigned char uchar;",
     "ulong": "typedef unsigned long ulong;",
     "__asm__": "#define __asm__ asm",
+    "cufftReal": "typedef float cufftReal;",
+    "cufftDoubleReal": "typedef double cufftDoubleReal;",
+    "cufftComplex": "typedef float2 cufftComplex;",
+    "cufftDoubleComplex": "typedef double2 cufftDoubleComplex;",
     "CUtensorMap": "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };",
 }
 _OF_STD = re.compile(r'namespace "std" has no member(?: class)? "(\w+)"')
