@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import conditions, guesses, includes
+from harness.kernels.cpp import conditions, extents, guesses, includes, inlined
 from harness.kernels.dtypes import BF16
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -63,21 +64,10 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     Raises UsageError for a parameter of a type that cannot be guessed, such as a struct.
     """
-    entry = text.find(text.entries(kernel.source), kernel.entry)
-    if entry is None:
-        raise UsageError(
-            f"the parameters of {kernel.entry} are not in the text",
-            where=str(kernel.path),
-            hint="give it front matter and a problem: `harness new` writes both",
-        )
-    if entry.template and "<" not in kernel.entry:
-        raise UsageError(
-            f"{entry} is a template",
-            where=str(kernel.path),
-            hint=f"name an instance: --entry '{guesses.example(entry)}'",
-        )
-    widths = [guesses.width(entry.body, p.name) for p in entry.parameters]
-    entry, known = guesses.axes(entry), entry.types(kernel.entry)
+    entry = _entry(kernel)
+    known = entry.types(kernel.entry)
+    entry = guesses.axes(replace(entry, body=inlined.body(kernel.source, entry)))
+    numbers = guesses.constants(kernel.source, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     types: dict[str, Any] = {
         p.name: _type(known.get(p.type, p.type), p.name, kernel) for p in entry.parameters
@@ -91,7 +81,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed = {p.name: 0 for p in values if _is_enum(p.type, kernel)}
     fixed |= guesses.no_sizes(kernel.source, entry, kernel.entry)
     whole = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
-    depth = max(min(dimensions, 2), 1 + max((len(f.intersection(whole)) for f in entry.factors), default=0))
+    over = 3 if entry.threads == 3 <= len(whole) else min(dimensions, 2)  # a block's z may be a batch
+    depth = max(over, 1 + extents.factors(entry.body, whole))
     size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else 1024
     if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
         size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
@@ -99,7 +90,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
-    times = {p.name: width for p, width in zip(entry.parameters, widths, strict=True) if p.pointer}
+    indexed = {p.name: extents.of(entry.body, p.name, numbers) for p in entry.parameters}
     held = guesses.allocated(kernel.source, entry, kernel.entry)
     lengths = {name: max(1, size // _size(types[name])) for name, size in held.items()}
     written = tuple(p.name for p in pointers if not p.const)
@@ -108,7 +99,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
         rng = np.random.default_rng(seed)
         least = min((getattr(self, name) for name in whole), default=1)
-        return {p.name: _contents(rng, types[p.name], getattr(self, p.name), least) for p in pointers}
+        made = {p.name: _contents(rng, types[p.name], getattr(self, p.name), least) for p in pointers}
+        return {name: np.sort(x, axis=0) if indexed[name].begins else x for name, x in made.items()}
 
     def arguments(self: Any) -> tuple[Argument, ...]:
         return tuple(
@@ -122,8 +114,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         extent = dict.fromkeys("xyz", max(sizes)) | dict.fromkeys(entry.items, items)
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-dimensions:])
 
-    def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
-        sizes = sorted(int(axes.get(name, scalars[name])) for name in whole) or [size]
+    def counted(axes: Axes) -> dict[str, int]:
+        sizes = sorted(int(axes.get(n, scalars[n])) + indexed[n].border for n in whole) or [size]
         length = math.prod([*sizes[:1] * (depth - len(sizes)), *sizes[-depth:]])
         unknown = [p.name for p in pointers if p.name not in axes]
         if length > _LONGEST and unknown:
@@ -131,14 +123,16 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
                 f"{unknown[0]} would have {length:,} elements, the product of sizes",
                 hint=f"say how many: -a {unknown[0]}=1000000",
             )
-        found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(
-            cls, {**{name: max(1, length) * n for name, n in times.items()}, **lengths, **axes}
-        )
+        each = {p.name: indexed[p.name] for p in pointers}
+        return {name: max(1, length) * at.width + at.begins for name, at in each.items()} | lengths
+
+    def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
+        found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(cls, {**counted(axes), **axes})
         return found
 
     members = {
         "__doc__": "Guessed arguments.",
-        "axes": {**{name: size**depth * n for name, n in times.items()}, **lengths, **scalars},
+        "axes": {**counted({}), **scalars},
         "outputs": written or tuple(p.name for p in pointers[:1]) or ("nothing",),
         "updated": frozenset(written),
         "verify_axes": ({},),
@@ -151,6 +145,24 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "arguments": arguments,
     }
     return type("Guessed", (ArrayProblem,), members)
+
+
+def _entry(kernel: Kernel) -> text.Entry:
+    """Return what the text says of a kernel. Raises UsageError where that is not enough."""
+    entry = text.find(text.entries(kernel.source), kernel.entry)
+    if entry is None:
+        raise UsageError(
+            f"the parameters of {kernel.entry} are not in the text",
+            where=str(kernel.path),
+            hint="give it front matter and a problem: `harness new` writes both",
+        )
+    if entry.template and "<" not in kernel.entry:
+        raise UsageError(
+            f"{entry} is a template",
+            where=str(kernel.path),
+            hint=f"name an instance: --entry '{guesses.example(entry)}'",
+        )
+    return entry
 
 
 def _scalar(kind: str, value: float) -> Any:

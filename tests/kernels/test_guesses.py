@@ -146,15 +146,6 @@ def test_points_have_as_many_numbers_as_their_indices_say(tmp_path: Path) -> Non
     assert wrong.exit_code == 1 and wrong.output.count("out of bounds, seen") == 2, wrong.output
 
 
-@pytest.mark.parametrize(
-    ("index", "width"),
-    [("i * 3 + 2", 3), ("3 * (i + j) + 2", 3), ("(a * n + i) * 4 + 3", 4), ("i * 3 + 1", 1), ("i * 2 + 1", 1),
-     ("i * 64 + 63", 1), ("i * 3 + 2 + j", 1), ("i + 2", 1), ("n", 1)],
-)  # fmt: skip
-def test_numbers_that_belong_together(index: str, width: int) -> None:
-    assert guesses.width(f"y[i * 5 + 4] = x[{index}] + x[i * 3 + 1];", "x") == width
-
-
 WIDE = """\
 __global__ void narrow(float* x) { const int W = 32; x[blockIdx.x * W + threadIdx.x] = 1; }
 __global__ void wide(float* out, const float* in, int width, int height)

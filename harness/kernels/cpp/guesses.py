@@ -18,7 +18,6 @@ from harness.kernels.expr import Expr, ExprError
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS = 1024
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
-_WIDEST = 16  # elements that belong together
 _REAL = ("float", "double", "half", "__half")
 _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
     r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?|\w+_t)"
@@ -98,19 +97,8 @@ def axes(entry: text.Entry) -> text.Entry:
     return replace(
         entry,
         parameters=tuple(replace(p, name=names[p.name]) for p in entry.parameters),
-        factors=tuple(frozenset(map(names.__getitem__, factors)) for factors in entry.factors),
+        body=re.sub(r"\w+", lambda word: names.get(word[0], word[0]), entry.body),
     )
-
-
-def width(body: str, pointer: str) -> int:
-    """Return how many elements of a pointer belong together: 3 for ``x[i * 3 + 2]``, where none goes further.
-
-    Pairs are not told from the halves of a block, ``x[2 * i + 1]``.
-    """
-    last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
-    indices = re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
-    found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
-    return max((n for n, rest in found if 2 < n == rest + 1 <= _WIDEST), default=1)
 
 
 def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
@@ -142,6 +130,12 @@ def as_threads(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     launched = launches.of(source, name)
     given = zip(axes(entry).parameters, launched.threads if launched else (), strict=False)
     return {p.name: threads for p, threads in given if not p.pointer and threads > 1}
+
+
+def constants(source: str, entry: text.Entry, name: str) -> launches.Values:
+    """Return the numbers that a text gives names to, of those that the kernel `name` may use."""
+    own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
+    return launches.constants(source, own, entry.types(name))
 
 
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
@@ -188,8 +182,7 @@ def _block(entry: text.Entry, steps: Mapping[str, int], name: str) -> tuple[int,
 
 def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the elements that a block covers by axis, for the axes where the text says a number."""
-    own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
-    values = launches.constants(source, own, entry.types(name))
+    values = constants(source, entry, name)
     found = {}
     for axis in "xyz":
         numbers = {values.number(step) for along, step, _ in entry.steps if along == axis}

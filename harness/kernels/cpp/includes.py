@@ -151,8 +151,9 @@ def of_repository(kernel: Path, source: str) -> tuple[str, ...]:
     found: list[str] = []
     while True:
         missing = (n for n in included(kernel, source, found).missing if not _STANDARD.fullmatch(n))
-        more = dict.fromkeys(str(folder) for n in missing if (folder := elsewhere(n, file)) is not None)
-        if not (more := [folder for folder in more if folder not in found]):
+        there = dict.fromkeys(str(folder) for n in missing if (folder := elsewhere(n, file)) is not None)
+        more = [folder for folder in there if folder not in found]
+        if not more:
             return tuple(found)
         found += more
 

@@ -1,0 +1,83 @@
+"""Guess by the indices of a kernel how long its buffers are, and which of them say where rows begin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.kernels.cpp.launches import Values
+
+_WIDEST = 16  # elements that belong together
+_MOST = 4096  # elements of a thread
+_FAR = 8  # cells of a border
+_ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexed:
+    """What indices say of a parameter, as `width`, `border` and `begins` tell it."""
+
+    width: int
+    border: int
+    begins: bool
+
+
+def of(body: str, name: str, values: Values) -> Indexed:
+    """Return what the indices of a body say of a parameter, a pointer or a size."""
+    return Indexed(width=width(body, name, values), border=border(body, name), begins=begins(body, name))
+
+
+def width(body: str, pointer: str, values: Values) -> int:
+    """Return how many elements of a pointer belong together.
+
+    That is 3 for ``x[n * 3 + 2]``, where none goes further, and K, as `values` have it, for ``x[i * K]``,
+    where i is the number of a thread in the grid. Pairs are not told from the halves of a block,
+    ``x[2 * i + 1]``.
+    """
+    indices = re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
+    last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
+    found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
+    together = [n for n, rest in found if 2 < n == rest + 1 <= _WIDEST]
+    threads = "|".join(
+        re.escape(name)
+        for name, value in _ASSIGNED.findall(body)
+        if "blockIdx" in value and "threadIdx" in value
+    )
+    if threads:
+        times = re.compile(rf"\b(?:{threads})\b\)?\s*\*\s*(\w+)|\b(\w+)\s*\*\s*\(?\b(?:{threads})\b")
+        places = [*indices, *re.findall(rf"\b{re.escape(pointer)}\s*\+\s*([^;]*)", body)]
+        factors = [left or right for place in places for left, right in times.findall(place)]
+        known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
+        together += [n for literal, n in known if 1 + literal < n <= _MOST]
+    return max(together, default=1)
+
+
+def factors(body: str, names: Sequence[str]) -> int:
+    """Return how many of `names` are factors in one index, or in one offset of a pointer, of a body.
+
+    Two are in ``x[(c * H + y) * W + i]``, and one in ``x[j * (N + 2) + i]``.
+    """
+    most = 0
+    words = [rf"(?:\b{re.escape(n)}\b|\(\s*{re.escape(n)}\s*[-+]\s*\d\s*\))" for n in names]
+    times = [re.compile(rf"{word}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{word}") for word in words]
+    for part in re.split(r"[][;,=<>?{}]", body):
+        most = max(most, sum(bool(one.search(part)) for one in times))
+    return most
+
+
+def border(body: str, size: str) -> int:
+    """Return how many cells are added to a size where it is a factor: 2 for ``x[i + (N + 2) * j]``."""
+    more = rf"\(\s*{re.escape(size)}\s*\+\s*(\d)\s*\)"
+    found = re.findall(rf"{more}\s*\*|\*\s*{more}", body)
+    return max((n for pair in found if (n := int("".join(pair))) <= _FAR), default=0)
+
+
+def begins(body: str, pointer: str) -> bool:
+    """Return True where a loop goes from ``pointer[row]`` to ``pointer[row + 1]``, as through rows in CSR."""
+    after = rf"\b{re.escape(pointer)}\s*(?:\[[^];]*\+\s*1\s*\]|\+[^;,)]*\+\s*1\b)"
+    ends = [name for name, value in _ASSIGNED.findall(body) if re.search(after, value)]
+    until = "|".join([after, *(rf"\b{re.escape(name)}\b" for name in ends)])
+    conditions = re.findall(r"\bfor\s*\([^;]*;([^;]*);|\bwhile\s*\(([^;{}]*)\)", body)
+    written = re.search(rf"\b{re.escape(pointer)}\s*\[[^];]*\]\s*(?:[-+*/|&^]?=(?!=)|\+\+|--)", body)
+    return not written and any(re.search(rf"<[^=]*?(?:{until})", "".join(pair)) for pair in conditions)
