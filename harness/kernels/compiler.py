@@ -102,7 +102,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
     cache = default_cache() if cache is None else cache
     kernel = variant.kernel
     compiler = compiler_version(kernel.language)
-    found = includes.included(kernel.path, kernel.source, kernel.include)
+    found = includes.of(kernel)
     key, portable = _keys(variant, arch, compiler, found)
     entry = cache.get(key) or (None if found.libraries else cache.get(portable))
     if entry is None or not entry.keys() >= _FILES:
@@ -139,7 +139,7 @@ def portable(variant: Variant, arch: str, cache: Cache) -> tuple[str, dict[str, 
     other machine may have other ones.
     """
     kernel = variant.kernel
-    found = includes.included(kernel.path, kernel.source, kernel.include)
+    found = includes.of(kernel)
     key, portable = _keys(variant, arch, compiler_version(kernel.language), found)
     entry = cache.get(key)
     return None if entry is None or found.libraries else (portable, entry)
@@ -215,7 +215,8 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
         if e.code == "NVRTC_ERROR_INVALID_OPTION":
             what = " ".join([arch, *kernel.options])
             raise UsageError(f"{compiler_version('cuda')} refuses {what}", hint=e.log) from None
-        if set(re.findall(r"^(.+)\(\d+\): (?:\w+ )?error", e.log, re.M)) == {"__nv_name_map"}:
+        own = e.log.partition(" detected in the compilation of ")[0]  # before why host code was left out
+        if set(re.findall(r"^(.+)\(\d+\): (?:\w+ )?error", own, re.M)) == {"__nv_name_map"}:
             return _by_report(variant, options, found.own)
         raise BuildError(
             f"{variant.label} does not compile for {arch} ({e.code})",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import conditions, extents, guesses, includes, inlined
+from harness.kernels.cpp import conditions, extents, guesses, includes
 from harness.kernels.dtypes import BF16
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -32,6 +32,10 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     "ushort": "uint16", "half2": "float16x2", "__half2": "float16x2", "void": "uint8",
     "__nv_bfloat162": "bfloat16x2", "nv_bfloat162": "bfloat16x2", "dim3": "uint32x3",
     **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
+    **{f"u_int{bits}_t": f"uint{bits}" for bits in (8, 16, 32, 64)}, "uintptr_t": "uint64",
+    "cuComplex": "float32x2", "cuFloatComplex": "float32x2", "cufftComplex": "float32x2",
+    "cuDoubleComplex": "float64x2", "cufftDoubleComplex": "float64x2", "cufftReal": "float32",
+    "cufftDoubleReal": "float64",
 }  # fmt: skip
 _ALIAS = (
     r"\btypedef\s+([\w\s:]+?)\s+{0}\s*;|\busing\s+{0}\s*=\s*([\w\s:]+?)\s*;"
@@ -66,7 +70,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     """
     entry = _entry(kernel)
     known = entry.types(kernel.entry)
-    entry = guesses.axes(replace(entry, body=inlined.body(kernel.source, entry)))
+    entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
     numbers = guesses.constants(kernel.source, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     types: dict[str, Any] = {
@@ -229,7 +233,7 @@ def _is_enum(declared: str, kernel: Kernel) -> bool:
 
 def _texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    own = includes.included(kernel.path, kernel.source, kernel.include).own.values()
+    own = includes.of(kernel).own.values()
     whole = (kernel.source, *(h.decode(errors="replace") for h in own))
     return conditions.taken([_COMMENT.sub(" ", t) for t in whole], kernel.params)
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
-from harness.kernels.cpp import extents, inlined, launches
+from harness.kernels.cpp import extents, launches
 
 NUMBERS = launches.constants("#define K 40\nconst int PAIR = 2;", (), {})
 THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
@@ -70,7 +70,7 @@ __device__ float no_index(float a) { float b = a; return b * a; }
 __global__ void k(float* x, int N, int w) { x[AGAIN(f(w, 1))] = x[flat(3, N, w)] + no_index(2) + IX(1); }
 """
     (entry,) = text.entries(source)
-    body = inlined.body(source, entry)
+    body = extents.inlined(source, entry)
     assert "x[((((f(w, 1)) + (N + 2) *" in body and "x[(N * w + 3)]" in body
     assert "no_index(2)" in body and "IX(1)" in body, "neither an expression nor its arguments"
     assert (extents.border(body, "N"), extents.factors(body, ["N", "w"])) == (2, 2)

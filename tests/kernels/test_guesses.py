@@ -84,6 +84,30 @@ def test_what_a_block_covers(body: str, template: str, block: tuple[int, ...], t
     assert (found.block, found.tile) == (block, tile)
 
 
+@pytest.mark.parametrize(
+    ("host", "block"),
+    [
+        ("", (128,)),
+        ("int main() { own::k<<<1, 64>>>(x); }", (64,)),
+        ("int main() { k<<<1, dim3(96, 1, 1)>>>(x); }", (96,)),
+        ("int main() { k<<<1, dim3(1, 32, 1)>>>(x); }", (1, 32)),
+        ("int main() { k<<<4, threads>>>(x); }", (128,)),
+    ],
+)
+@pytest.mark.parametrize("name", ["own::k<float>", "own::k"])
+def test_the_block_of_a_constant_or_a_launch(host: str, block: tuple[int, ...], name: str) -> None:
+    """Take the launch of a kernel in a namespace, too, and without one what the kernel's constants say."""
+    source = (
+        "constexpr int BLOCK_SIZE = 128, OTHER_THREADS = 32;\n"
+        "namespace own { template <typename T> __global__ void k(T* x) { __shared__ T all[BLOCK_SIZE];\n"
+        "all[threadIdx.x] = x[blockIdx.x * (BLOCK_SIZE - 4) + threadIdx.x]; } }\n"
+    )
+    entry = text.find(text.entries(source), "own::k")
+    assert entry is not None
+    assert guesses.instances(f"{source}int main() {{ k<half><<<1, 32>>>(x); }}", entry) == ["own::k<half>"]
+    assert guesses.of(source + host, entry, name).block == block
+
+
 def test_names_with_several_values_have_none() -> None:
     values = launches.constants("int a = 3; int b = 4; void f() { b = 5; }", {"c"}, {"T": "7"})
     assert [values.number(name) for name in ("a", "b", "c", "T", "a * T")] == [3, None, None, 7, 21]

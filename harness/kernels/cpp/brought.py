@@ -26,6 +26,7 @@ _NAMES = {  # of <sys/types.h>, OpenCV, GNU's C++ and cuFFT, and what kernels ta
     "cufftDoubleComplex": "typedef double2 cufftDoubleComplex;",
     "CUtensorMap": "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };",
 }
+_REGISTER = 'use of the "register" storage class'
 _OF_STD = re.compile(r'namespace "std" has no member(?: class)? "(\w+)"')
 _STD = {  # what device code takes of the standard library, by the header that has it under cuda/std
     "limits": r"numeric_limits",
@@ -47,6 +48,8 @@ def lines(unknown: set[str], log: str, left: Collection[str], folders: Collectio
     `unknown` has the names that its `log` misses, and `left` what was left out of it. `folders` are
     those of its headers.
     """
+    if _REGISTER in log:  # of C++ before 17, in which nvcc takes it
+        yield "#define register\n"
     yield from _of_headers(unknown, left, folders)
     if left:
         yield from _of_std(log, folders)

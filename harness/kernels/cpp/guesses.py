@@ -82,7 +82,9 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
     steps = _steps(source, entry, name)
-    block = launched.block if launched else _block(entry, steps, name)
+    block = launched.block if launched else _block(source, entry, steps, name)
+    while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
+        block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
     grid = _grid(launched, entry)
@@ -163,12 +165,16 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
     return tuple(found) if names and names <= sizes else ()
 
 
-def _block(entry: text.Entry, steps: Mapping[str, int], name: str) -> tuple[int, ...]:
+def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) -> tuple[int, ...]:
     """Return a block with as many threads along an axis as elements that it covers, where each has one.
 
-    An instance, ``k<128>``, may have the number of threads among its arguments.
+    An instance, ``k<128>``, may have the number of threads among its arguments, and a text among the
+    constants that the kernel uses.
     """
-    known = (v for n, v in entry.types(name).items() if _THREADS.fullmatch(n) and v.isdecimal())
+    given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
+    values = constants(source, entry, name)
+    known = [given[n] for n in given if _THREADS.fullmatch(n) and given[n].isdecimal()]
+    known += [str(n) for word in used if _THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
     if threads and entry.threads == 1 and entry.bounds is None:
         return (threads,)

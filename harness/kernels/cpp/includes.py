@@ -15,9 +15,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.support import files, tools
 from harness.support.files import SHIPPED
+
+if TYPE_CHECKING:
+    from harness.kernels.spec import Kernel
 
 _INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
 # The libraries, as cuda-pathfinder calls them, in the order in which their folders are searched.
@@ -30,6 +34,7 @@ _PACKAGES = (  # what to install for a header that is not there
     (r"(cuda|cooperative_groups|crt|sm_|vector_|device_|math_|mma)[\w/]*\.(h|hpp)", _TOOLKIT),
 )
 _ABOVE = 16  # folders above a kernel that are searched for a header, up to that of its repository
+_STD = "cuda/std/type_traits"  # where it is, the rest of CUDA's standard library is
 _MOST = 3000  # folders of a repository that are searched
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
 
@@ -60,6 +65,12 @@ def folders(kernel: Path, more: Sequence[str] = ()) -> list[Path]:
     beside = kernel.resolve().parent
     shipped = SHIPPED / "cu" / "include"
     return [beside, *(beside / folder for folder in more), shipped, shipped / "std"]
+
+
+def of(kernel: Kernel) -> Included:
+    """Return what a kernel includes; nvcc brings its library for one without front matter."""
+    brought = f"\n#include <{_STD}>" if kernel.plain else ""
+    return included(kernel.path, kernel.source + brought, kernel.include)
 
 
 def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
