@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import elements, extents, guesses
+from harness.kernels.cpp import elements, extents, guesses, tensors
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.protocol import Argument, Axes
+from harness.problems.protocol import Argument, Axes, Tensor
 
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
 # missing guard shows. With more than three dimensions an array has up to so many elements.
@@ -29,6 +29,11 @@ _SIZES = {1: 1000, 2: 64, 3: 32}
 _MOST = 2**16
 _TILED = 2**18  # as many as arrays may have so that sizes are no less than a tile
 _LONGEST = 2**28  # elements of a guess
+_HINTS = {  # of types that stand for more than numbers
+    "CUtensorMap": "its box is no number in this file: front matter has it, tensormaps, see kernel files",
+    "cudaTextureObject_t": "emulate(ptx, ..., arguments=[Texture(array=...)]) in Python takes one",
+    "cudaSurfaceObject_t": "emulate(ptx, ..., arguments=[Texture(array=...)]) in Python takes one",
+}
 _ITEMS = 64  # blocks that have an item each, at most
 
 
@@ -42,32 +47,30 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
     numbers = guesses.constants(kernel.source, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
+    maps = tensors.of(kernel.source, entry, kernel.entry)
     types: dict[str, Any] = {
-        p.name: _type(known.get(p.type, p.type), p.name, kernel, texts) for p in entry.parameters
+        p.name: (maps[p.name].element.lower(), 1)
+        if p.name in maps
+        else _type(replace(p, type=known.get(p.type, p.type)), kernel, texts)
+        for p in entry.parameters
     }
-    pointers = [p for p in entry.parameters if p.pointer]
-    values = [p for p in entry.parameters if not p.pointer]
+    pointers = [p for p in entry.parameters if p.pointer or p.name in maps]
+    values = [p for p in entry.parameters if p not in pointers]
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
-    for p in values:
-        if "bfloat16" in kinds[p.name]:
-            raise _unknown(p.type, p.name, kernel)
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
     fixed |= guesses.no_sizes(kernel.source, entry, kernel.entry)
     whole = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
-    over = 3 if entry.threads == 3 <= len(whole) else min(dimensions, 2)  # a block's z may be a batch
-    depth = max(over, 1 + extents.factors(entry.body, whole))
-    size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else 1024
-    if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
-        size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
+    alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
+    depth, size = _sizes(kernel, entry, whole, dimensions, alone)
     fixed |= guesses.as_threads(kernel.source, entry, kernel.entry)
     first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
     indexed = {p.name: extents.of(entry.body, p.name, numbers) for p in entry.parameters}
-    held = guesses.allocated(kernel.source, entry, kernel.entry)
+    held = {name: tensor.bytes for name, tensor in maps.items()}
+    held |= guesses.allocated(kernel.source, entry, kernel.entry)
     lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
-    written = tuple(p.name for p in pointers if not p.const)
-    order = tuple(p.name for p in entry.parameters)
+    written = tuple(p.name for p in pointers if not p.const or p.name in maps)
 
     def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
         rng = np.random.default_rng(seed)
@@ -76,10 +79,10 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         return {name: np.sort(x, axis=0) if indexed[name].begins else x for name, x in made.items()}
 
     def arguments(self: Any) -> tuple[Argument, ...]:
-        return tuple(
-            _filled(structs[n], getattr(self, n)) if n in structs else self.scalar(n) if n in scalars else n
-            for n in order
-        )
+        given = {n: _filled(kind, getattr(self, n)) for n, kind in structs.items()}
+        given |= {n: self.scalar(n) for n in scalars if n not in given}
+        given |= {n: _mapped(n, tensor) for n, tensor in maps.items()}
+        return tuple(given.get(p.name, p.name) for p in entry.parameters)
 
     def shape(self: Any) -> tuple[int, ...]:
         sizes = [getattr(self, name) for name in whole] or [size]
@@ -173,17 +176,37 @@ def digits(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else f"{value:g}"
 
 
-def _type(declared: str, name: str, kernel: Kernel, texts: Sequence[str]) -> elements.Type:
-    """Return the type of a parameter. Raises UsageError for one that is not known."""
-    found = elements.of(declared, texts)
-    if found is None:
-        raise _unknown(declared, name, kernel)
+def _mapped(name: str, tensor: tensors.Encoded) -> Tensor:
+    """Return the tensor map of an operand as an argument."""
+    return Tensor(
+        operand=name,
+        element=tensor.element,
+        extents=tensor.extents,
+        strides=tensor.strides,
+        box=tensor.box,
+        swizzle=tensor.swizzle,
+    )
+
+
+def _type(parameter: text.Parameter, kernel: Kernel, texts: Sequence[str]) -> elements.Type:
+    """Return the type of a parameter. Raises UsageError for one of which no value can be made."""
+    found = elements.of(parameter.type, texts)
+    if found is None or (not parameter.pointer and "bfloat16" in elements.numbers(found)):
+        raise UsageError(
+            f"{parameter.name} of {kernel.name} is a {parameter.type}, for which no value can be guessed",
+            where=str(kernel.path),
+            hint=_HINTS.get(parameter.type, "give it front matter and a problem: `harness new` writes both"),
+        )
     return found
 
 
-def _unknown(declared: str, name: str, kernel: Kernel) -> UsageError:
-    return UsageError(
-        f"{name} of {kernel.name} is a {declared}, for which no value can be guessed",
-        where=str(kernel.path),
-        hint="give it front matter and a problem: `harness new` writes both",
-    )
+def _sizes(
+    kernel: Kernel, entry: text.Entry, whole: Sequence[str], dimensions: int, alone: int
+) -> tuple[int, int]:
+    """Return how many sizes an array is the product of, and each; `alone` is one that no parameter says."""
+    over = 3 if entry.threads == 3 <= len(whole) else min(dimensions, 2)  # a block's z may be a batch
+    depth = max(over, 1 + extents.factors(entry.body, whole))
+    size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else alone
+    if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
+        size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
+    return depth, size

@@ -14,6 +14,10 @@ from pathlib import Path
 
 from harness.kernels.cpp import nvrtc
 
+_TENSOR_MAP = (  # as <cuda/barrier> declares it, too
+    "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; }; "
+    "typedef struct CUtensorMap_st CUtensorMap;"
+)
 _NAMES = {  # of <sys/types.h>, OpenCV, GNU's C++ and cuFFT, and what kernels take of <cuda.h>
     "uint": "typedef unsigned int uint;",
     "ushort": "typedef unsigned short ushort;",
@@ -24,7 +28,8 @@ _NAMES = {  # of <sys/types.h>, OpenCV, GNU's C++ and cuFFT, and what kernels ta
     "cufftDoubleReal": "typedef double cufftDoubleReal;",
     "cufftComplex": "typedef float2 cufftComplex;",
     "cufftDoubleComplex": "typedef double2 cufftDoubleComplex;",
-    "CUtensorMap": "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };",
+    "CUtensorMap": _TENSOR_MAP,
+    "CUtensorMap_st": _TENSOR_MAP,
 }
 _REGISTER = 'use of the "register" storage class'
 _OF_STD = re.compile(r'namespace "std" has no member(?: class)? "(\w+)"')
