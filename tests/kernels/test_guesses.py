@@ -136,6 +136,17 @@ __global__ void product(int M, int N, int K, const float* A, const float* B, flo
 """
 
 
+def test_instances_that_are_tried_and_named() -> None:
+    """Of a template that counts a block's threads these are known; of others a word says how to name one."""
+    source = "template <typename T, int BLOCK_SIZE> __global__ void k(T* x) { x[threadIdx.AXIS] = 1; }\n"
+    for axis, instance in (("x", "k<float, 256>"), ("y", "k<float, 16>")):
+        (entry,) = text.entries(source.replace("AXIS", axis))
+        assert guesses.instance(entry) == instance
+        assert guesses.of(source.replace("AXIS", axis), entry, instance).block[0] == int(instance[9:-1])
+    (entry,) = text.entries(source.replace("BLOCK_SIZE", "STEPS").replace("typename", "Number"))
+    assert (guesses.instance(entry), guesses.example(entry)) == ("", "k<float, 128>")
+
+
 def test_what_a_launch_leaves_to_be_deduced_is_guessed() -> None:
     source = "template <int N, bool B, typename T, class... R> __global__ void k(T* x, R... more) {}"
     (entry,) = text.entries(source)

@@ -56,21 +56,26 @@ def instances(source: str, entry: text.Entry) -> list[str]:
 def instance(entry: text.Entry, given: Sequence[str] = ()) -> str:
     """Return an instance of a template that can be tried, ``k<float, 256>``; "" if none is known.
 
-    After those `given` it has the defaults, float for the type of a number or of what a pointer leads to, and
-    false for a bool.
+    After those `given` it has the defaults, float for the type of a number or of what a pointer leads to,
+    false for a bool, and for the threads of a block those that it is launched with.
     """
     found = list(given)
     elements = {p.type for p in entry.parameters if p.pointer}
     for parameter, default in list(zip(entry.template, entry.defaults, strict=True))[len(found) :]:
         named = parameter.startswith(("typename", "class")) and parameter.split()[-1] in elements
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
-        found.append(default or number or ("false" if parameter.startswith("bool ") else ""))
+        threads = _THREADS.fullmatch(parameter.split()[-1]) and str(entry.block[0])
+        found.append(default or number or threads or ("false" if parameter.startswith("bool ") else ""))
     return f"{entry.name}<{', '.join(found)}>" if found and all(found) else ""
 
 
 def example(entry: text.Entry) -> str:
     """Return an instance of a template as someone may write it, where the arguments are not known."""
-    kinds = ("float" if p.startswith(("typename", "class")) else "128" for p in entry.template)
+    types = {p.type for p in entry.parameters}  # one may be constrained by a concept, ``Number T``
+    kinds = (
+        "float" if p.startswith(("typename", "class")) or p.split()[-1] in types else "128"
+        for p in entry.template
+    )
     return instance(entry) or f"{entry.name}<{', '.join(kinds)}>"
 
 
