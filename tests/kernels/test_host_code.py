@@ -230,12 +230,14 @@ def test_all_headers_that_are_missing_go_at_once(tmp_path: Path, monkeypatch: py
     lines = "".join(f"#include <{name}>\n" for name in ("iostream", "vector", "sys/time.h", "torch/a.h"))
     path = tmp_path / "two.cu"
     path.write_text(
-        f"{lines}__global__ void a(int* x) {{ *x = 1; }}\n__global__ void b(int* x) {{ *x = 2; }}\n"
+        f"{lines}__global__ void a(int* x) {{ *x = 1; }}\n__global__ void also(int* x) {{ *x = 3; }}\n"
+        "template <typename T> __global__ void b(T* x) { *x = 2; }\n"
     )
     for kernel in catalog.load_each(path):
         cubin = compile_kernel(kernel.variant(), "sm_80", Cache(tmp_path / kernel.name))
         assert "<torch/a.h>" in cubin.warnings
-    assert calls == ["a", "a", "b"]
+        assert cubin.entry in cubin.ptx and cubin.resources.registers
+    assert calls == ["a", "a", "b<float>"], "the code of `a` has that of `also`"
 
 
 def test_device_code_takes_std_from_cuda(tmp_path: Path, lib: Path) -> None:
