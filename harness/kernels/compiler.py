@@ -28,9 +28,7 @@ FORMAT = "4"  # the format of a cache entry; part of its key
 NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")  # without the linker's cache: see nvrtc.OPTIONS
 Translated = tuple[bytes, bytes, str, str]  # machine code, PTX, log, the entry's name in the code
 _SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas makes each wgmma wait for the one before it
-_WHOLE: dict[
-    str, Translated
-] = {}  # the last one, by text and options: all kernels but instances of templates
+_WHOLE: dict[str, Translated] = {}  # the last one by text and options, with all kernels but instances
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-dimensions:])
 
     def counted(axes: Axes) -> dict[str, int]:
-        sizes = sorted(int(axes.get(n, scalars[n])) + indexed[n].border for n in whole) or [size]
+        border = max((indexed[n].border for n in whole), default=0)
+        sizes = sorted(int(axes.get(n, scalars[n])) + border for n in whole) or [size]
         length = math.prod([*sizes[:1] * (depth - len(sizes)), *sizes[-depth:]])
         unknown = [p.name for p in pointers if p.name not in axes]
         if length > _LONGEST and unknown:

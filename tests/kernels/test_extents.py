@@ -18,10 +18,12 @@ THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
 @pytest.mark.parametrize(
     ("index", "width"),
     [("i * 3 + 2", 3), ("3 * (i + j) + 2", 3), ("(a * n + i) * 4 + 3", 4), ("i * 3 + 1", 1), ("i * 2 + 1", 1),
+     ("at + 2", 3), ("at", 1), ("twice + 2", 1), ("mixed + 2", 1),
      ("i * 64 + 63", 1), ("i * 3 + 2 + j", 1), ("i + 2", 1), ("n", 1)],
 )  # fmt: skip
 def test_numbers_that_belong_together(index: str, width: int) -> None:
-    assert extents.width(f"y[i * 5 + 4] = x[{index}] + x[i * 3 + 1];", "x", NUMBERS) == width
+    given = "int at = (j * w + i) * 3, mixed = i * 3 + j, twice = i * 3; twice = j * 3;"
+    assert extents.width(f"{given} y[i * 5 + 4] = x[{index}] + x[i * 3 + 1];", "x", NUMBERS) == width
 
 
 @pytest.mark.parametrize(

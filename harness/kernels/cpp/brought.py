@@ -18,8 +18,13 @@ _TENSOR_MAP = (  # as <cuda/barrier> declares it, too
     "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; }; "
     "typedef struct CUtensorMap_st CUtensorMap;"
 )
+_C = ("char", "short", "int", "long")  # of 8, 16, 32 and 64 bits
 _NAMES = {  # of <sys/types.h>, OpenCV, GNU's C++ and cuFFT, and what kernels take of <cuda.h>
     "uint": "typedef unsigned int uint;",
+    **{
+        f"u_int{bits}_t": f"typedef unsigned {c} u_int{bits}_t;"
+        for bits, c in zip((8, 16, 32, 64), _C, strict=True)
+    },
     "ushort": "typedef unsigned short ushort;",
     "uchar": "typedef unsigned char uchar;",
     "ulong": "typedef unsigned long ulong;",

@@ -12,6 +12,7 @@ from harness.kernels.cpp.launches import Values
 _WIDEST = 16  # elements that belong together
 _MOST = 4096  # elements of a thread
 _FAR = 8  # cells of a border
+_MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w\s,]*)\)((?:\\\n|[^\n])*)$", re.MULTILINE)
@@ -40,7 +41,11 @@ def width(body: str, pointer: str, values: Values) -> int:
     where i is the number of a thread in the grid. Pairs are not told from the halves of a block,
     ``x[2 * i + 1]``.
     """
-    indices = re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
+    given = _once_given(body)
+    indices = [
+        re.sub(r"\A\s*(\w+)", lambda word: f"({given[word[1]]})" if word[1] in given else word[0], index)
+        for index in re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
+    ]
     last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
     found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
     together = [n for n, rest in found if 2 < n == rest + 1 <= _WIDEST]
@@ -56,6 +61,14 @@ def width(body: str, pointer: str, values: Values) -> int:
         known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
         together += [n for literal, n in known if 1 + literal < n <= _MOST]
     return max(together, default=1)
+
+
+def _once_given(body: str) -> dict[str, str]:
+    """Return the variables that a body sets once, to a multiple of a number: ``at = (y * w + x) * 3``."""
+    found: dict[str, list[str]] = {}
+    for name, value in _ASSIGNED.findall(body):
+        found.setdefault(name, []).append("".join(text.split(value)[:1]))
+    return {n: v[0] for n, v in found.items() if len(v) == 1 and _MULTIPLE.fullmatch(v[0])}
 
 
 def factors(body: str, names: Sequence[str]) -> int:
