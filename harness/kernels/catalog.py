@@ -23,7 +23,8 @@ from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
 
-_SHARED = 48 * 1024  # bytes, what a block has without asking
+_SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
+_OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
 _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 
@@ -151,10 +152,11 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
 
 
 def launchable(kernel: Kernel) -> Kernel:
-    """Return a kernel; one without front matter, whose text has dynamic shared memory, with 48 KB of it."""
+    """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
+    most = _ASKED if _OPTS_IN.search(kernel.source) else _SHARED
     entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
     unknown = entry is not None and entry.dynamic and kernel.shared({}) == 0
-    return replace(kernel, shared=Expr.parse(_SHARED)) if unknown else kernel
+    return replace(kernel, shared=Expr.parse(most)) if unknown else kernel
 
 
 def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -> Kernel:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli import main
-from harness.kernels import text
+from harness.kernels import catalog, text
 from harness.kernels.cpp import guesses, launches
 
 KERNEL = """\
@@ -334,3 +334,13 @@ def test_a_size_of_which_the_block_is_made_is_the_blocks(tmp_path: Path, old: st
     path.write_text(FLIPPED.replace("(d, n)", "(d, length)"))
     wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
     assert wrong.exit_code == 1 and "n=1000" in wrong.output, wrong.output
+
+
+def test_dynamic_shared_memory_is_as_much_as_host_code_asks_for(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    source = "__global__ void k(float* x) { extern __shared__ float s[]; s[0] = *x; *x = s[0]; }\n"
+    asks = "void f() { cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES); }\n"
+    for text_, much in ((source, 48), (source + asks, 224)):
+        path.write_text(text_)
+        (kernel,) = catalog.load_each(path)
+        assert catalog.launchable(kernel).shared({}) == much * 1024

@@ -38,6 +38,13 @@ def found(host: str) -> dict[str, tensors.Encoded]:
     return tensors.of(source, entry, "copy")
 
 
+def test_what_a_function_is_given_is_no_constant() -> None:
+    alone = HOST.partition("  cuTensorMapEncodeTiled(")[0].partition("copy<<<")[0]
+    assert set(found(alone)) == {"a", "b"}
+    assert found(alone.replace("main() {", "main(int BOX) { if (BOX) {")) == {}
+    assert set(found("int f(int BOX) { return BOX; }" + alone)) == {"a", "b"}
+
+
 def test_a_tensor_map_is_read() -> None:
     """Where extents are no numbers there are four boxes, and no more in any case; boxes have to be known."""
     assert set(found(HOST)) == {"a"}, "a brace around a name is none of ours"

@@ -14,6 +14,8 @@ _ELEMENTS = {  # bytes of CUDA's element types
     "FLOAT64": 8, "UINT64": 8, "INT64": 8,
 }  # fmt: skip
 _CALL = re.compile(r"\b\w+\s*(\(\s*&?\s*(\w+)\s*,\s*(?:\w+::)?CU_TENSOR_MAP_DATA_TYPE_(\w+)\s*,)")
+_FUNCTION = re.compile(r"(\w+)\s*\(([^(){};]*)\)\s*\{")
+_WORDS = ("if", "while", "switch")
 _ARGUMENTS = 12  # of cuTensorMapEncodeTiled
 _EXTENTS, _BOX, _SWIZZLE = 4, 6, 9  # which of them these are
 _BOXES = 4  # along an extent: a longer tensor is cut
@@ -66,9 +68,14 @@ def of(source: str, entry: text.Entry, name: str) -> dict[str, Encoded]:
 
 def _encoded(source: str) -> list[Encoded]:
     """Return the tensor maps of a text whose boxes are numbers. An extent that is none is of some boxes."""
-    plain, values = text.blank(source), launches.constants(source, (), {})
+    plain = text.blank(source)
     found = []
     for at in _CALL.finditer(plain):
+        headers = [
+            parameters for name, parameters in _FUNCTION.findall(plain[: at.start()]) if name not in _WORDS
+        ]
+        own = {words[-1] for p in text.split("".join(headers[-1:])) if (words := re.findall(r"\w+", p))}
+        values = launches.constants(source, own, {})  # but for what the function around it is given
         given = text.split(plain[at.start(1) + 1 : text.closing(plain, at.start(1))])
         if len(given) != _ARGUMENTS or at[3] not in _ELEMENTS:
             continue
