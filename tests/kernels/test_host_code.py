@@ -168,6 +168,19 @@ def test_headers_of_ones_own_have_host_code_too(tmp_path: Path) -> None:
         )
 
 
+def test_a_header_with_host_code_keeps_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "sub" / "deep").mkdir(parents=True)
+    (tmp_path / "sub/a.h").write_text(
+        '#include "b.h"\n#include "deep/c.h"\ninline std::vector<int> host() { return {}; }\n'
+    )
+    (tmp_path / "sub/b.h").write_text("#define VALUE 1234567\n")
+    (tmp_path / "sub/deep/c.h").write_text('#include "../b.h"\nvoid also() { std::string s; }\n')
+    source = '#include "sub/a.h"\n__global__ void k(int* x) { *x = VALUE; }\n'
+    assert "1234567" in compiled(tmp_path, source).ptx
+    (tmp_path / "sub/b.h").unlink()
+    assert "b.h" in refused(tmp_path, source).log
+
+
 @pytest.mark.parametrize(
     "parameter",
     ["uint", "ushort", "uchar", "cufftReal", pytest.param("uint32_t", id="of a header that was left out")],
