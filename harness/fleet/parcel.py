@@ -41,7 +41,7 @@ def parcel(variants: Sequence[Variant], arch: str, cache: Cache, include: Sequen
     path = kernel.path.resolve()
     if _ships(path):
         return Parcel(word=kernel.name, include=(), files={}, cubins=cubins)
-    own = includes.included(kernel.path, kernel.source, kernel.include).own
+    own = includes.of(kernel).own
     files = {path: kernel.source.encode(), **{p: data for p, data in own.items() if not _ships(p)}}
     module, _, cls = kernel.problem.rpartition(":")
     if module.endswith(".py") and cls:

@@ -18,12 +18,13 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
-from harness.kernels.cpp import guesses
+from harness.kernels.cpp import guesses, includes
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
 
-_SHARED = 48 * 1024  # bytes, what a block has without asking
+_SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
+_OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
 _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 
@@ -122,7 +123,8 @@ def load_each(path: Path | str) -> list[Kernel]:
     tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
     named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
     whole = [name for names in named for name in names if name] or [entry.name for entry in known]
-    return [_guessed(source, path, known, name) for name in whole]
+    include = includes.of_repository(path, source)
+    return [replace(_guessed(source, path, known, name), include=include) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -134,7 +136,7 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
     if entry is not None:
         found = [_with_entry(k, entry) for k in {k.path: k for k in kernels}.values()]
     folders = tuple(str(Path(folder).absolute()) for folder in include)
-    return [replace(k, include=(*k.include, *folders)) for k in found] if folders else found
+    return [replace(k, include=(*folders, *k.include)) for k in found] if folders else found
 
 
 def _with_entry(kernel: Kernel, entry: str) -> Kernel:
@@ -145,16 +147,16 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     if kernel.language == "cuda" and text.find(known, entry) is None and not made:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
-    return (
-        _guessed(kernel.source, kernel.path, known, entry) if kernel.plain else replace(kernel, entry=entry)
-    )
+    found = _guessed(kernel.source, kernel.path, known, entry) if kernel.plain else kernel
+    return replace(found, entry=entry, include=kernel.include)
 
 
 def launchable(kernel: Kernel) -> Kernel:
-    """Return a kernel; one without front matter, whose text has dynamic shared memory, with 48 KB of it."""
+    """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
+    most = _ASKED if _OPTS_IN.search(kernel.source) else _SHARED
     entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
     unknown = entry is not None and entry.dynamic and kernel.shared({}) == 0
-    return replace(kernel, shared=Expr.parse(_SHARED)) if unknown else kernel
+    return replace(kernel, shared=Expr.parse(most)) if unknown else kernel
 
 
 def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -> Kernel:

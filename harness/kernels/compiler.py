@@ -9,7 +9,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ FORMAT = "4"  # the format of a cache entry; part of its key
 NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")  # without the linker's cache: see nvrtc.OPTIONS
 Translated = tuple[bytes, bytes, str, str]  # machine code, PTX, log, the entry's name in the code
 _SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas makes each wgmma wait for the one before it
+_WHOLE: dict[str, Translated] = {}  # the last one by text and options, with all kernels but instances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
     cache = default_cache() if cache is None else cache
     kernel = variant.kernel
     compiler = compiler_version(kernel.language)
-    found = includes.included(kernel.path, kernel.source, kernel.include)
+    found = includes.of(kernel)
     key, portable = _keys(variant, arch, compiler, found)
     entry = cache.get(key) or (None if found.libraries else cache.get(portable))
     if entry is None or not entry.keys() >= _FILES:
@@ -139,7 +140,7 @@ def portable(variant: Variant, arch: str, cache: Cache) -> tuple[str, dict[str, 
     other machine may have other ones.
     """
     kernel = variant.kernel
-    found = includes.included(kernel.path, kernel.source, kernel.include)
+    found = includes.of(kernel)
     key, portable = _keys(variant, arch, compiler_version(kernel.language), found)
     entry = cache.get(key)
     return None if entry is None or found.libraries else (portable, entry)
@@ -209,13 +210,16 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
         *(f"--include-path={folder}" for folder in where),
         *nvrtc.options(kernel.options, found.libraries),
     ]
+    whole, _ = _keys(replace(variant, kernel=replace(kernel, entry="")), arch, "", found)
+    if (last := _WHOLE.get(whole)) and (name := nvrtc.lowered(variant.entry, last[2])):
+        return *last[:3], name
     try:
         made = host_code.translate(source_text(variant), kernel.path, variant.entry, options, found.own)
     except nvrtc.CompileError as e:
         if e.code == "NVRTC_ERROR_INVALID_OPTION":
             what = " ".join([arch, *kernel.options])
             raise UsageError(f"{compiler_version('cuda')} refuses {what}", hint=e.log) from None
-        if set(re.findall(r"^(.+)\(\d+\): (?:\w+ )?error", e.log, re.M)) == {"__nv_name_map"}:
+        if nvrtc.names_nothing(e.log):
             return _by_report(variant, options, found.own)
         raise BuildError(
             f"{variant.label} does not compile for {arch} ({e.code})",
@@ -223,7 +227,9 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
             log=_as_typed(e.log, kernel.path),
             hint=nvrtc.hint(e.log),
         ) from None
-    return made.code, made.ptx, made.log, made.entry
+    _WHOLE.clear()
+    _WHOLE[whole] = made.code, made.ptx, made.log, made.entry
+    return _WHOLE[whole]
 
 
 def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, bytes]) -> Translated:
@@ -234,11 +240,8 @@ def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, byte
     """
     kernel, entry = variant.kernel, variant.entry
     made = host_code.translate(source_text(variant), kernel.path, "", options, own)
-    base = entry.rpartition("::")[2]
-    mangled = re.compile(rf"{re.escape(entry)}|_Z(?:N?L?|N\w*?){len(base)}{re.escape(base)}(?!I)\w*")
-    found = [name for name in re.findall(r"entry function '(\w+)'", made.log) if mangled.fullmatch(name)]
-    if len(found) == 1:
-        return made.code, made.ptx, made.log, str(found[0])
+    if found := nvrtc.lowered(entry, made.log):
+        return made.code, made.ptx, made.log, found
     known = text.entries(kernel.source)
     template = next((e for e in known if e.name == entry and e.template), None)
     names = ", ".join(dict.fromkeys(e.name for e in known)) or "none"

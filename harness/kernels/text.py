@@ -51,13 +51,12 @@ class Entry:
     a template, which is no kernel before it is given arguments, and `defaults` what each is by default,
     or "". `bounds` is the number of threads in ``__launch_bounds__``, where that is a number.
     `dimensions` is 2 or 3 where the body uses the y or z of an index, else 1, and `threads` the same of
-    the index of a thread alone. `dynamic` is True where it has dynamic shared memory. `factors` are the
-    parameters that are multiplied in one index, for each such index: ``H`` and ``W`` in ``x[(c * H + y) *
-    W + i]``. `items` are the axes of the grid along which each block has an item of its own, such as a
-    row: nothing multiplies its index by the threads of a block. `steps` has (axis, step, whether the
-    thread's index is added) for each product of the block's index, (``y``, ``BM``, True) for ``blockIdx.y
-    * BM + threadIdx.y``. `flat` are the axes along which no code of the file asks for the index of a
-    block. `body` is empty where the function is only declared.
+    the index of a thread alone. `dynamic` is True where it has dynamic shared memory. `items` are the axes
+    of the grid along which each block has an item of its own, such as a row: nothing multiplies its index
+    by the threads of a block. `steps` has (axis, step, whether the thread's index is added) for each product
+    of the block's index, (``y``, ``BM``, True) for ``blockIdx.y * BM + threadIdx.y``. `flat` are the axes
+    along which no code of the file asks for the index of a block. `body` is empty where the function is
+    only declared.
     """
 
     name: str
@@ -68,7 +67,6 @@ class Entry:
     dimensions: int = 1
     threads: int = 1
     dynamic: bool = False
-    factors: tuple[frozenset[str], ...] = ()
     items: frozenset[str] = frozenset()
     steps: tuple[tuple[str, str, bool], ...] = ()
     flat: frozenset[str] = frozenset()
@@ -100,7 +98,7 @@ class Entry:
 
 def read(path: Path) -> str:
     """Return the text of a kernel file. Raises UsageError for a file that cannot be read, SpecError if it is
-    no text.
+    no text. What is not UTF-8 is replaced in one without front matter: comments may be in any encoding.
     """
     if path.suffix not in SUFFIXES:
         raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
@@ -112,9 +110,11 @@ def read(path: Path) -> str:
     except UnicodeEncodeError:
         raise UsageError("its name is not UTF-8", where=repr(str(path)), hint="rename it") from None
     except ValueError as e:  # the name is one that no file can have
-        if isinstance(e, UnicodeDecodeError):
+        if not isinstance(e, UnicodeDecodeError):
+            raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
+        source = files.text(path, most=_MOST, errors="replace")
+        if path.suffix != ".cu" or "__global__" not in source or has_front_matter(source):
             raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
-        raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
     except OSError as e:
         raise UsageError(f"cannot be read: {e.strerror}", where=str(path)) from None
     if "\0" in source:
@@ -195,7 +195,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         if opened < 0 or re.search(r"[;{}]", text[after:opened]):
             return None
         head = text[after:opened]
-        closed = _closing(text, opened)
+        closed = closing(text, opened)
         if closed < 0:
             return None
         if re.search(r"__launch_bounds__\s*\Z|__attribute__\s*\Z|__cluster_dims__\s*\Z", head):
@@ -210,7 +210,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     template = _TEMPLATE.search(text[:begin])
     instance = template is not None and template[1] is None
     body = text[closed + 1 :].lstrip()[:1]
-    own = text[closed : _closing(text, text.index("{", closed))] if body == "{" else ""
+    own = text[closed : closing(text, text.index("{", closed))] if body == "{" else ""
     given = () if template is None or instance else split((template[1] or "")[1:-1])
     parameters = tuple(
         _parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
@@ -225,7 +225,6 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         dimensions=_dimensions(own, "(?:threadIdx|blockIdx)"),
         threads=_dimensions(own, "threadIdx"),
         dynamic=bool(re.search(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__", own)),
-        factors=tuple(dict.fromkeys(_factors(own, values))),
         items=frozenset(axis for axis in "xyz" if _an_item(own, axis, values)),
         steps=tuple(step for axis in "xyz" for step in _steps(own, axis)),
         flat=frozenset(
@@ -240,18 +239,6 @@ def _dimensions(body: str, index: str) -> int:
     return max(
         [1, *(n for n, axis in ((2, "y"), (3, "z")) if re.search(rf"\b{index}\s*\.\s*{axis}\b", body))]
     )
-
-
-def _factors(body: str, names: Sequence[str]) -> Iterator[frozenset[str]]:
-    """Yield those of `names` that are factors in one index, or in one offset of a pointer, of a body."""
-    for part in re.split(r"[][;,=<>?{}]", body):
-        found = set()
-        for name in names:
-            word = re.escape(name)
-            if re.search(rf"\b{word}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{word}\b", part):
-                found.add(name)
-        if found:
-            yield frozenset(found)
 
 
 def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
@@ -308,7 +295,7 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _closing(text: str, at: int) -> int:
+def closing(text: str, at: int) -> int:
     """Return where the bracket at `at` is closed; -1 if it is not."""
     pair = {"(": "()", "{": "{}"}[text[at]]
     depth = 0

@@ -16,7 +16,7 @@ from harness.emulator.blocks.endless import BUDGET
 from harness.errors import InspectError
 from harness.launch.builds import Built
 from harness.launch.kernel import NULL, Mapped, grid, maps, workspace
-from harness.problems.protocol import Argument, Problem, Struct, constants, outputs, updated
+from harness.problems.protocol import Argument, Problem, Struct, Tensor, constants, outputs, updated
 from harness.problems.registry import blamed
 from harness.sass import access_widths
 from harness.support.cache import Cache
@@ -158,6 +158,16 @@ def _argument(given: Argument, arrays: Mapping[str, NDArray[Any]], problem: Prob
             buffers=tuple(buffers.values()),
             align=given.align,
             pack=lambda at: given.pack(lambda name: at(buffers[name])),
+        )
+    if isinstance(given, Tensor):
+        return TensorMap(
+            array=arrays[given.operand],
+            name=given.operand,
+            element=given.element,
+            extents=given.extents,
+            strides=given.strides,
+            box=given.box,
+            swizzle=given.swizzle,
         )
     return buffer(given) if isinstance(given, str) else given
 

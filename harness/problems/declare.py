@@ -28,7 +28,7 @@ from harness.errors import SpecError
 from harness.kernels.dtypes import BF16
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
-from harness.problems.protocol import Argument, Axes, Struct
+from harness.problems.protocol import Argument, Axes, Member, Struct
 
 _OPERAND = re.compile(r"(?:(in|out|inout|const)\s+)?([a-z]+[0-9]*)\s*\[([^\[\]]+)\]\s*(?:=\s*(\S+)\s*)?\Z")
 _ALIASES = {
@@ -218,7 +218,7 @@ def _flat(names: Sequence[Any]) -> list[str]:
     return [n for name in names for n in ([name] if isinstance(name, str) else _flat(name))]
 
 
-def _argument(problem: Any, name: Any, operands: Mapping[str, Operand]) -> Argument:
+def _argument(problem: Any, name: Any, operands: Mapping[str, Operand]) -> Member:
     """Return an argument by its name; a struct for a tuple of names."""
     if not isinstance(name, str):
         return Struct({"".join(_flat([n])): _argument(problem, n, operands) for n in name})

@@ -26,7 +26,7 @@ class Struct:
     another Struct. Members lie as in C: each at a multiple of its size, the whole padded to its alignment.
     """
 
-    members: Mapping[str, Argument]
+    members: Mapping[str, Member]
 
     @property
     def align(self) -> int:
@@ -35,7 +35,7 @@ class Struct:
 
     def operands(self) -> list[str]:
         """Return the names of the operands that it points to."""
-        found: list[Argument] = []
+        found: list[Member] = []
         for member in self.members.values():
             found += member.operands() if isinstance(member, Struct) else [member]
         return [name for name in found if isinstance(name, str)]
@@ -52,14 +52,30 @@ class Struct:
         return bytes(data + bytes(-len(data) % self.align))
 
 
-def _align(member: Argument) -> int:
+def _align(member: Member) -> int:
     if isinstance(member, Struct):
         return member.align
     return 8 if isinstance(member, str) else member.dtype.alignment
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """An argument that is a tensor map of an operand, innermost extent first; strides are in bytes.
+
+    The emulator alone takes it. Where front matter has `tensormaps`, the kernel gets its maps by these.
+    """
+
+    operand: str
+    element: str
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
 # The name of an operand, for a pointer to it; a scalar, whose dtype gives its C type; or a struct of such.
-Argument = str | np.generic | Struct
+Member = str | np.generic | Struct
+Argument = Member | Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,9 +47,10 @@ def read(path: Path, *, most: int = MOST) -> bytes:
     return content
 
 
-def text(path: Path, *, most: int = MOST) -> str:
+def text(path: Path, *, most: int = MOST, errors: str = "strict") -> str:
     """Return the UTF-8 text of a regular file with line breaks as in Python; raises as `read` does."""
-    return read(path, most=most).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    whole = read(path, most=most).decode("utf-8-sig", errors)
+    return whole.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def check_writable(path: Path) -> None:

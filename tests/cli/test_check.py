@@ -328,3 +328,16 @@ def test_what_a_kernel_prints_is_shown(kernel_file: Any, tmp_path: Path) -> None
     assert "lines more; --json keeps them all" in harness("check", str(path), "-a", "N=20").output
     path.write_text(path.read_text().replace(says, ""))
     assert "printed" not in harness("check", str(path), "-a", "N=20").output
+
+
+def test_of_many_findings_the_first_are_shown(tmp_path: Path) -> None:
+    """A guessed launch is told once, not with each finding."""
+    lines = [f"  if (i > {n}) x[i + 8192] = i;" for n in range(14)]
+    path = tmp_path / "far.cu"
+    path.write_text("\n".join(["__global__ void far(float* x) {", " int i = threadIdx.x;", *lines, "}\n"]))
+    found = CliRunner().invoke(main, ["check", str(path), "--json", str(tmp_path / "all.json")])
+    assert found.output.count("far: out of bounds, seen") == 12 and "far, x=" not in found.output
+    assert "far: 2 more findings; --json keeps them all" in found.output
+    path.write_text(path.read_text().replace(lines[0] + "\n", "").replace(lines[1] + "\n", ""))
+    found = CliRunner().invoke(main, ["check", str(path)])
+    assert found.output.count("far: out of bounds, seen") == 12 and "more findings" not in found.output

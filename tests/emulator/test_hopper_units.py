@@ -213,6 +213,21 @@ def test_products_of_a_warpgroup(shape: str, tail: str, kind: Any) -> None:
     assert (c == (product + 1 if tail[0] == "1" else -product)).all()
 
 
+def test_products_of_single_bits() -> None:
+    """The sum is of ones that both have; xor is no form of wgmma."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(0, 256, (n, 32)).astype(np.uint8) for n in (64, 8))
+    source = PRODUCT.replace("TYPE", "int").replace("+X", "+r").replace("TAIL", "1")
+    source = source.replace("SHAPE", "m64n8k256.s32.b1.b1.and.popc")
+    c = np.zeros((64, 8), np.int32)
+    found = run(source, a, b, c)
+    assert kinds(found) == set() and found.total.flops >= 2 * 64 * 8 * 256
+    both = np.unpackbits(a[:, None] & b[None], axis=2).sum(axis=2)
+    assert (c == both + 1).all()
+    with pytest.raises(Exception, match="xor"):
+        run(source.replace(".and.", ".xor."), a, b, c)
+
+
 @pytest.mark.parametrize(
     ("factors", "count", "expected"),
     [

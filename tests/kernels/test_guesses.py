@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli import main
-from harness.kernels import text
+from harness.kernels import catalog, text
 from harness.kernels.cpp import guesses, launches
 
 KERNEL = """\
@@ -84,6 +84,30 @@ def test_what_a_block_covers(body: str, template: str, block: tuple[int, ...], t
     assert (found.block, found.tile) == (block, tile)
 
 
+@pytest.mark.parametrize(
+    ("host", "block"),
+    [
+        ("", (128,)),
+        ("int main() { own::k<<<1, 64>>>(x); }", (64,)),
+        ("int main() { k<<<1, dim3(96, 1, 1)>>>(x); }", (96,)),
+        ("int main() { k<<<1, dim3(1, 32, 1)>>>(x); }", (1, 32)),
+        ("int main() { k<<<4, threads>>>(x); }", (128,)),
+    ],
+)
+@pytest.mark.parametrize("name", ["own::k<float>", "own::k"])
+def test_the_block_of_a_constant_or_a_launch(host: str, block: tuple[int, ...], name: str) -> None:
+    """Take the launch of a kernel in a namespace, too, and without one what the kernel's constants say."""
+    source = (
+        "constexpr int BLOCK_SIZE = 128, OTHER_THREADS = 32;\n"
+        "namespace own { template <typename T> __global__ void k(T* x) { __shared__ T all[BLOCK_SIZE];\n"
+        "all[threadIdx.x] = x[blockIdx.x * (BLOCK_SIZE - 4) + threadIdx.x]; } }\n"
+    )
+    entry = text.find(text.entries(source), "own::k")
+    assert entry is not None
+    assert guesses.instances(f"{source}int main() {{ k<half><<<1, 32>>>(x); }}", entry) == ["own::k<half>"]
+    assert guesses.of(source + host, entry, name).block == block
+
+
 def test_names_with_several_values_have_none() -> None:
     values = launches.constants("int a = 3; int b = 4; void f() { b = 5; }", {"c"}, {"T": "7"})
     assert [values.number(name) for name in ("a", "b", "c", "T", "a * T")] == [3, None, None, 7, 21]
@@ -110,6 +134,17 @@ __global__ void product(int M, int N, int K, const float* A, const float* B, flo
     for (int j = 0; j < 16; ++j) C[(row + y * 4 + j / 4) * N + col + x * 4 + j % 4] = sum[j / 4][j % 4];
 }
 """
+
+
+def test_instances_that_are_tried_and_named() -> None:
+    """Of a template that counts a block's threads these are known; of others a word says how to name one."""
+    source = "template <typename T, int BLOCK_SIZE> __global__ void k(T* x) { x[threadIdx.AXIS] = 1; }\n"
+    for axis, instance in (("x", "k<float, 256>"), ("y", "k<float, 16>")):
+        (entry,) = text.entries(source.replace("AXIS", axis))
+        assert guesses.instance(entry) == instance
+        assert guesses.of(source.replace("AXIS", axis), entry, instance).block[0] == int(instance[9:-1])
+    (entry,) = text.entries(source.replace("BLOCK_SIZE", "STEPS").replace("typename", "Number"))
+    assert (guesses.instance(entry), guesses.example(entry)) == ("", "k<float, 128>")
 
 
 def test_what_a_launch_leaves_to_be_deduced_is_guessed() -> None:
@@ -144,15 +179,6 @@ def test_points_have_as_many_numbers_as_their_indices_say(tmp_path: Path) -> Non
     path.write_text(POINTS.replace("i < n", "i <= n"))
     wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
     assert wrong.exit_code == 1 and wrong.output.count("out of bounds, seen") == 2, wrong.output
-
-
-@pytest.mark.parametrize(
-    ("index", "width"),
-    [("i * 3 + 2", 3), ("3 * (i + j) + 2", 3), ("(a * n + i) * 4 + 3", 4), ("i * 3 + 1", 1), ("i * 2 + 1", 1),
-     ("i * 64 + 63", 1), ("i * 3 + 2 + j", 1), ("i + 2", 1), ("n", 1)],
-)  # fmt: skip
-def test_numbers_that_belong_together(index: str, width: int) -> None:
-    assert guesses.width(f"y[i * 5 + 4] = x[{index}] + x[i * 3 + 1];", "x") == width
 
 
 WIDE = """\
@@ -308,3 +334,13 @@ def test_a_size_of_which_the_block_is_made_is_the_blocks(tmp_path: Path, old: st
     path.write_text(FLIPPED.replace("(d, n)", "(d, length)"))
     wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
     assert wrong.exit_code == 1 and "n=1000" in wrong.output, wrong.output
+
+
+def test_dynamic_shared_memory_is_as_much_as_host_code_asks_for(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    source = "__global__ void k(float* x) { extern __shared__ float s[]; s[0] = *x; *x = s[0]; }\n"
+    asks = "void f() { cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES); }\n"
+    for text_, much in ((source, 48), (source + asks, 224)):
+        path.write_text(text_)
+        (kernel,) = catalog.load_each(path)
+        assert catalog.launchable(kernel).shared({}) == much * 1024

@@ -168,8 +168,22 @@ def test_headers_of_ones_own_have_host_code_too(tmp_path: Path) -> None:
         )
 
 
+def test_a_header_with_host_code_keeps_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "sub" / "deep").mkdir(parents=True)
+    (tmp_path / "sub/a.h").write_text(
+        '#include "b.h"\n#include "deep/c.h"\ninline std::vector<int> host() { return {}; }\n'
+    )
+    (tmp_path / "sub/b.h").write_text("#define VALUE 1234567\n")
+    (tmp_path / "sub/deep/c.h").write_text('#include "../b.h"\nvoid also() { std::string s; }\n')
+    source = '#include "sub/a.h"\n__global__ void k(int* x) { *x = VALUE; }\n'
+    assert "1234567" in compiled(tmp_path, source).ptx
+    (tmp_path / "sub/b.h").unlink()
+    assert "b.h" in refused(tmp_path, source).log
+
+
 @pytest.mark.parametrize(
-    "parameter", ["uint", "ushort", "ulong", pytest.param("uint32_t", id="of a header that was left out")]
+    "parameter",
+    ["uint", "ushort", "uchar", "cufftReal", pytest.param("uint32_t", id="of a header that was left out")],
 )
 def test_names_that_host_headers_bring_along(tmp_path: Path, parameter: str) -> None:
     body = f"#include <iostream>\n__global__ void k({parameter}* x) {{ *x = 1; }}\n"
@@ -229,12 +243,14 @@ def test_all_headers_that_are_missing_go_at_once(tmp_path: Path, monkeypatch: py
     lines = "".join(f"#include <{name}>\n" for name in ("iostream", "vector", "sys/time.h", "torch/a.h"))
     path = tmp_path / "two.cu"
     path.write_text(
-        f"{lines}__global__ void a(int* x) {{ *x = 1; }}\n__global__ void b(int* x) {{ *x = 2; }}\n"
+        f"{lines}__global__ void a(int* x) {{ *x = 1; }}\n__global__ void also(int* x) {{ *x = 3; }}\n"
+        "template <typename T> __global__ void b(T* x) { *x = 2; }\n"
     )
     for kernel in catalog.load_each(path):
         cubin = compile_kernel(kernel.variant(), "sm_80", Cache(tmp_path / kernel.name))
         assert "<torch/a.h>" in cubin.warnings
-    assert calls == ["a", "a", "b"]
+        assert cubin.entry in cubin.ptx and cubin.resources.registers
+    assert calls == ["a", "a", "b<float>"], "the code of `a` has that of `also`"
 
 
 def test_device_code_takes_std_from_cuda(tmp_path: Path, lib: Path) -> None:
@@ -251,6 +267,8 @@ def test_device_code_takes_std_from_cuda(tmp_path: Path, lib: Path) -> None:
         "__global__ void k(int* x) { *x = std::numeric_limits<int>::max(); }\n"
     )
     assert compiled(tmp_path, source).warnings == "Host code is left out: <limits>"
+    (folder / "type_traits").touch()  # nvcc has its library without any header of CUDA
+    assert compiled(tmp_path, source.partition("\n")[2]).warnings == "Host code is left out: <limits>"
     error = refused(tmp_path, source.replace("numeric_limits<int>::max", "accumulate"))
     assert 'no member "accumulate"' in error.log
     (folder / "limits").unlink()
@@ -276,6 +294,23 @@ def test_the_word_for_asm_of_gnu(tmp_path: Path) -> None:
     source = """__global__ void k(int* x) { __asm__ __volatile__("mov.u32 %0, 7;" : "=r"(*x)); }\n"""
     assert "mov.u32" in compiled(tmp_path, source).ptx
     assert "__asm_" in refused(tmp_path, source.replace("__asm__", "__asm_")).log
+
+
+def test_words_that_only_older_cpp_has(tmp_path: Path) -> None:
+    source = "__global__ void k(int* x) { register int i = *x; x[1] = i; }\n"
+    assert compiled(tmp_path, source).resources.registers
+    assert "registered" in refused(tmp_path, source.replace("register", "registered")).log
+
+
+def test_a_kernel_that_is_declared_with_other_parameters_too(tmp_path: Path) -> None:
+    """Of two declarations one has a body, and host code was left out for a reason of its own."""
+    source = (
+        '#include "of_the_host.h"\n__global__ void k(int* x, float y);\n'
+        "__global__ void k(int* x) { *x = 1; }\nint main() { k<<<1, 1>>>(x); }\n"
+    )
+    assert compiled(tmp_path, source).warnings.startswith("Host code is left out: <of_the_host.h>")
+    twice = source.replace("y);", "y) { *x = 2; }")
+    assert "no kernel called 'k'" in str(refused(tmp_path, twice))
 
 
 def test_types_that_headers_of_the_host_bring_along(tmp_path: Path, lib: Path) -> None:
@@ -364,6 +399,8 @@ def test_any_text_is_taken_apart(source: str) -> None:
         ("int t = 64; t *= 2; k<<<1, t>>>(x);", (), (1,), 0),
         ("k<<<blocks(n), T>>>(x);", (192,), (), 0),
         ("int a = b, b = a; k<<<a, argc, bytes(a)>>>(x);", (), (), None),
+        ("dim3 b, g; b.x = 32; b.y = 4; g.x = 7; k<<<g, b>>>(x);", (32, 4, 1), (7, 1, 1), 0),
+        ("dim3 b(8, 8); b.x = 32; k<<<1, b>>>(x);", (8, 8), (1,), 0),
         ("k<<<0, -1>>>(x);", (), (), 0),
         ("k << <1, 64 >> > (x);", (64,), (1,), 0),
         ("k<<<1, 2, 3", (), (), 0),

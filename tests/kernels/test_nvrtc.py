@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BuildError, SpecError, UsageError
-from harness.kernels import spec
+from harness.kernels import catalog, spec
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.cpp import includes, nvrtc
 from harness.support.cache import Cache
@@ -305,3 +305,31 @@ def test_a_lambda_that_takes_auto_is_seen() -> None:
     assert GENERIC_LAMBDA.search("const auto f = [&](auto rows, int m) { return rows[m]; };")
     assert GENERIC_LAMBDA.search("run([=](int i,\n  const auto& x) {});")
     assert not GENERIC_LAMBDA.search("const auto f = [&](int i) { auto x = i; return x; };")
+
+
+def test_headers_of_the_repository_are_taken_for_a_file_without_front_matter(tmp_path: Path) -> None:
+    """Take what a build passes as -I, also for headers of headers; a folder that -I names comes first."""
+    root = tmp_path / "repository"
+    for folder in (".git", "src/kernels", "third/party/include/own", "config"):
+        (root / folder).mkdir(parents=True)
+    (root / "third/party/include/own/values.h").write_text('#include "two.h"\n#define VALUE 1234567\n')
+    (root / "config/two.h").write_text("#define AGAIN 2345678\n")
+    path = root / "src/kernels/k.cu"
+    path.write_text(
+        "#include <vector>\n#include <own/values.h>\n"
+        "__global__ void k(int* x) { x[0] = VALUE; x[1] = AGAIN; }\nint main() { std::vector<int> v; }\n"
+    )
+
+    def ptx(*include: str) -> str:
+        (kernel,) = catalog.chosen(catalog.load_each(path), None, include)
+        return compile_kernel(kernel.variant(), "sm_80", Cache(tmp_path / "cache")).ptx
+
+    assert "1234567" in ptx() and "2345678" in ptx()
+    (kernel,) = catalog.load_each(path)
+    assert kernel.include == (str(root / "third/party/include"), str(root / "config"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/two.h").write_text("#define AGAIN 3456789\n")
+    assert "3456789" in ptx(str(tmp_path / "mine"))
+    (root / ".git").rename(root / "git")  # what lies outside of a repository is not searched
+    with pytest.raises(BuildError, match="VALUE"):
+        ptx()

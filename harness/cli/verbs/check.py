@@ -238,9 +238,13 @@ def _launched(
         except UsageError as e:
             if len(kernels) == 1:
                 raise
-            click.echo(terminal.fill(f"left out: {e.what}"), err=True)
+            how = f"; {e.hint}" if "--entry" in e.hint else ""
+            click.echo(terminal.fill(f"left out: {e.what}{how}"), err=True)
     if not found:
-        raise UsageError("there is no kernel left whose arguments can be guessed", hint="`harness new` helps")
+        raise UsageError(
+            "there is no kernel left whose arguments can be guessed",
+            hint="name an instance of a template with --entry, or write front matter: `harness new` helps",
+        )
     kept = [v for v in variants if not v.kernel.plain]
     return list(found.values()), [*kept, *(k.variant() for k in found.values() if k.plain)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from harness.launch.builds import Built
 
 _CODE, _BESIDE = 17, 63  # how many characters of a source line are shown at least, and of what is beside it
+_FINDINGS = 12  # that are shown of a kernel
 _PRINTED = 20  # lines that are shown of what a kernel prints
 _CONFLICT, _CONFLICTS = 2, 5  # ways from which a line is named, and how many are
 NOTE = (
@@ -60,19 +62,26 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
 def print_findings(rows: Sequence[Measurement]) -> None:
     """Print each finding once, with its source lines and the first size at which it was seen; then errors of
     runs, and which kernels were launched in a second order.
+
+    Of a kernel with many of them the first ones are shown. A guessed launch has been told already.
     """
+    from harness.problems.protocol import unverified
     from harness.results import encode
 
     for label, group in running.by_kernel(rows):
-        for finding, row in _distinct(group):
+        found = _distinct(group)
+        told = len(group) == 1 and unverified(group[0].problem)
+        for finding, row in found[:_FINDINGS]:
             kind = f"notice: {finding.kind}" if finding.benign else finding.kind
             often = "once" if finding.seen == 1 else f"{finding.seen} times"
-            said = f"\n{label}, {row.problem.label}: {kind}, seen {often}"
-            click.echo(terminal.fill(said))
+            where = label if told else f"{label}, {row.problem.label}"
+            click.echo(terminal.fill(f"\n{where}: {kind}, seen {often}"))
             for source in finding.sources:
                 text = "" if source.file or row.built is None else _line(row.built, source.line)
                 click.echo(terminal.fill(f"  {source}: {text}".rstrip(": "), " " * 4))
             click.echo(terminal.fill(f"  {finding.message}", " " * 4))
+        if len(found) > _FINDINGS:
+            click.echo(f"\n{label}: {len(found) - _FINDINGS} more findings; --json keeps them all")
     if any(row.error for row in rows):
         click.echo()
         running.explain([encode.emulated_record(row) | {"detail": row.error} for row in rows], [])
@@ -172,6 +181,9 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
             "These are guesses: give what your own launch has, since findings are those of this one. "
             "With no reference no number was verified: `harness new` helps"
         )
+        kernels = [row.built.variant.kernel for row in rows if row.built is not None]
+        if folders := dict.fromkeys(folder for k in kernels if k.plain for folder in k.include):
+            found[-1] += f". Headers are from {', '.join(map(os.path.relpath, folders))}"
     return found
 
 

@@ -14,13 +14,29 @@ from pathlib import Path
 
 from harness.kernels.cpp import nvrtc
 
-_NAMES = {  # of <sys/types.h>, of GNU's C++, and what kernels take of <cuda.h>
+_TENSOR_MAP = (  # as <cuda/barrier> declares it, too
+    "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; }; "
+    "typedef struct CUtensorMap_st CUtensorMap;"
+)
+_C = ("char", "short", "int", "long")  # of 8, 16, 32 and 64 bits
+_NAMES = {  # of <sys/types.h>, OpenCV, GNU's C++ and cuFFT, and what kernels take of <cuda.h>
     "uint": "typedef unsigned int uint;",
+    **{
+        f"u_int{bits}_t": f"typedef unsigned {c} u_int{bits}_t;"
+        for bits, c in zip((8, 16, 32, 64), _C, strict=True)
+    },
     "ushort": "typedef unsigned short ushort;",
+    "uchar": "typedef unsigned char uchar;",
     "ulong": "typedef unsigned long ulong;",
     "__asm__": "#define __asm__ asm",
-    "CUtensorMap": "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };",
+    "cufftReal": "typedef float cufftReal;",
+    "cufftDoubleReal": "typedef double cufftDoubleReal;",
+    "cufftComplex": "typedef float2 cufftComplex;",
+    "cufftDoubleComplex": "typedef double2 cufftDoubleComplex;",
+    "CUtensorMap": _TENSOR_MAP,
+    "CUtensorMap_st": _TENSOR_MAP,
 }
+_REGISTER = 'use of the "register" storage class'
 _OF_STD = re.compile(r'namespace "std" has no member(?: class)? "(\w+)"')
 _STD = {  # what device code takes of the standard library, by the header that has it under cuda/std
     "limits": r"numeric_limits",
@@ -42,6 +58,8 @@ def lines(unknown: set[str], log: str, left: Collection[str], folders: Collectio
     `unknown` has the names that its `log` misses, and `left` what was left out of it. `folders` are
     those of its headers.
     """
+    if _REGISTER in log:  # of C++ before 17, in which nvcc takes it
+        yield "#define register\n"
     yield from _of_headers(unknown, left, folders)
     if left:
         yield from _of_std(log, folders)

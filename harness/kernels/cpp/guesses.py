@@ -18,7 +18,6 @@ from harness.kernels.expr import Expr, ExprError
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS = 1024
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
-_WIDEST = 16  # elements that belong together
 _REAL = ("float", "double", "half", "__half")
 _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
     r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?|\w+_t)"
@@ -57,21 +56,26 @@ def instances(source: str, entry: text.Entry) -> list[str]:
 def instance(entry: text.Entry, given: Sequence[str] = ()) -> str:
     """Return an instance of a template that can be tried, ``k<float, 256>``; "" if none is known.
 
-    After those `given` it has the defaults, float for the type of a number or of what a pointer leads to, and
-    false for a bool.
+    After those `given` it has the defaults, float for the type of a number or of what a pointer leads to,
+    false for a bool, and for the threads of a block those that it is launched with.
     """
     found = list(given)
     elements = {p.type for p in entry.parameters if p.pointer}
     for parameter, default in list(zip(entry.template, entry.defaults, strict=True))[len(found) :]:
         named = parameter.startswith(("typename", "class")) and parameter.split()[-1] in elements
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
-        found.append(default or number or ("false" if parameter.startswith("bool ") else ""))
+        threads = _THREADS.fullmatch(parameter.split()[-1]) and str(entry.block[0])
+        found.append(default or number or threads or ("false" if parameter.startswith("bool ") else ""))
     return f"{entry.name}<{', '.join(found)}>" if found and all(found) else ""
 
 
 def example(entry: text.Entry) -> str:
     """Return an instance of a template as someone may write it, where the arguments are not known."""
-    kinds = ("float" if p.startswith(("typename", "class")) else "128" for p in entry.template)
+    types = {p.type for p in entry.parameters}  # one may be constrained by a concept, ``Number T``
+    kinds = (
+        "float" if p.startswith(("typename", "class")) or p.split()[-1] in types else "128"
+        for p in entry.template
+    )
     return instance(entry) or f"{entry.name}<{', '.join(kinds)}>"
 
 
@@ -83,7 +87,9 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
     steps = _steps(source, entry, name)
-    block = launched.block if launched else _block(entry, steps, name)
+    block = launched.block if launched else _block(source, entry, steps, name)
+    while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
+        block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
     grid = _grid(launched, entry)
@@ -98,19 +104,8 @@ def axes(entry: text.Entry) -> text.Entry:
     return replace(
         entry,
         parameters=tuple(replace(p, name=names[p.name]) for p in entry.parameters),
-        factors=tuple(frozenset(map(names.__getitem__, factors)) for factors in entry.factors),
+        body=re.sub(r"\w+", lambda word: names.get(word[0], word[0]), entry.body),
     )
-
-
-def width(body: str, pointer: str) -> int:
-    """Return how many elements of a pointer belong together: 3 for ``x[i * 3 + 2]``, where none goes further.
-
-    Pairs are not told from the halves of a block, ``x[2 * i + 1]``.
-    """
-    last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
-    indices = re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
-    found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
-    return max((n for n, rest in found if 2 < n == rest + 1 <= _WIDEST), default=1)
 
 
 def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
@@ -144,6 +139,12 @@ def as_threads(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     return {p.name: threads for p, threads in given if not p.pointer and threads > 1}
 
 
+def constants(source: str, entry: text.Entry, name: str) -> launches.Values:
+    """Return the numbers that a text gives names to, of those that the kernel `name` may use."""
+    own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
+    return launches.constants(source, own, entry.types(name))
+
+
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
     """Return the grid of a launch over the kernel's own parameters; empty where it follows from others, too.
 
@@ -169,12 +170,16 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
     return tuple(found) if names and names <= sizes else ()
 
 
-def _block(entry: text.Entry, steps: Mapping[str, int], name: str) -> tuple[int, ...]:
+def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) -> tuple[int, ...]:
     """Return a block with as many threads along an axis as elements that it covers, where each has one.
 
-    An instance, ``k<128>``, may have the number of threads among its arguments.
+    An instance, ``k<128>``, may have the number of threads among its arguments, and a text among the
+    constants that the kernel uses.
     """
-    known = (v for n, v in entry.types(name).items() if _THREADS.fullmatch(n) and v.isdecimal())
+    given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
+    values = constants(source, entry, name)
+    known = [given[n] for n in given if _THREADS.fullmatch(n) and given[n].isdecimal()]
+    known += [str(n) for word in used if _THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
     if threads and entry.threads == 1 and entry.bounds is None:
         return (threads,)
@@ -188,8 +193,7 @@ def _block(entry: text.Entry, steps: Mapping[str, int], name: str) -> tuple[int,
 
 def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the elements that a block covers by axis, for the axes where the text says a number."""
-    own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
-    values = launches.constants(source, own, entry.types(name))
+    values = constants(source, entry, name)
     found = {}
     for axis in "xyz":
         numbers = {values.number(step) for along, step, _ in entry.steps if along == axis}

@@ -104,7 +104,9 @@ def translate(
             }
             try:
                 # What only host code uses is unused without it, which is no fault of the file.
-                quiet = (*options, "-diag-suppress=177") if left else options
+                quiet = (*options, "-diag-suppress=177") if left else tuple(options)
+                # A header that is handed over changed has no folder: what lies beside it is looked for there.
+                quiet += tuple(dict.fromkeys(f"--include-path={Path(name).parent}" for name in changed))
                 made = nvrtc.translate(prelude + texts[file], path, entry, quiet, parts | headers)
             except nvrtc.CompileError as e:
                 if parts and any(name == _CONFIG for name in _NO_FILE.findall(e.log)):

@@ -15,9 +15,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.support import files, tools
 from harness.support.files import SHIPPED
+
+if TYPE_CHECKING:
+    from harness.kernels.spec import Kernel
 
 _INCLUDE = re.compile(r'#[ \t]*include[ \t]*["<]([^">\n]+)[">]')
 # The libraries, as cuda-pathfinder calls them, in the order in which their folders are searched.
@@ -29,7 +33,9 @@ _PACKAGES = (  # what to install for a header that is not there
     (r"(cuda|cub|nv|thrust)/.*", _TOOLKIT),
     (r"(cuda|cooperative_groups|crt|sm_|vector_|device_|math_|mma)[\w/]*\.(h|hpp)", _TOOLKIT),
 )
-_ABOVE = 6  # folders above a kernel that are searched for a header, up to that of its repository
+_ABOVE = 16  # folders above a kernel that are searched for a header, up to that of its repository
+_STD = "cuda/std/type_traits"  # where it is, the rest of CUDA's standard library is
+_MOST = 3000  # folders of a repository that are searched
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
 
 
@@ -39,13 +45,14 @@ class Included:
 
     `own` has the contents of the kernel's own headers by path. `libraries` has the names of the headers of
     libraries, as they are written, and `folders` those in which they were found. `stamps` tells one state of
-    these files from another.
+    these files from another. `missing` has the names that are nowhere.
     """
 
     own: dict[Path, bytes]
     libraries: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
     stamps: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 def folders(kernel: Path, more: Sequence[str] = ()) -> list[Path]:
@@ -58,6 +65,12 @@ def folders(kernel: Path, more: Sequence[str] = ()) -> list[Path]:
     beside = kernel.resolve().parent
     shipped = SHIPPED / "cu" / "include"
     return [beside, *(beside / folder for folder in more), shipped, shipped / "std"]
+
+
+def of(kernel: Kernel) -> Included:
+    """Return what a kernel includes; nvcc brings its library for one without front matter."""
+    brought = f"\n#include <{_STD}>" if kernel.plain else ""
+    return included(kernel.path, kernel.source + brought, kernel.include)
 
 
 def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
@@ -96,14 +109,15 @@ def _of_libraries(own: dict[Path, bytes], names: tuple[str, ...]) -> Included:
         return Included(own=own)
     there = libraries()
     held = tuple(name for name in names if any(_is_file(folder / name) for folder in there))
+    missing = tuple(name for name in names if name not in held)
     if not held:
-        return Included(own=own)
+        return Included(own=own, missing=missing)
     stamps = []
     for path in (*there, *(folder / name for name in held for folder in there)):
         if path.exists():
             state = path.stat()
             stamps.append(f"{path} {state.st_mtime_ns} {state.st_size}")
-    return Included(own=own, libraries=held, folders=there, stamps=tuple(stamps))
+    return Included(own=own, libraries=held, folders=there, stamps=tuple(stamps), missing=missing)
 
 
 @functools.cache
@@ -125,15 +139,46 @@ def hint(name: str) -> str:
 
 
 def elsewhere(name: str, file: Path) -> Path | None:
-    """Return the folder of the repository of `file` where a header is: one above it, or beside those."""
+    """Return the folder of the repository of `file` where a header is: one above it, beside those, or any."""
     for above in itertools.islice(file.parents, _ABOVE):
         with contextlib.suppress(OSError, ValueError, NotImplementedError):  # no file can have such a name
             beside = sorted(folder for folder in above.iterdir() if folder.is_dir())
             if found := next((folder for folder in (above, *beside) if _is_file(folder / name)), None):
                 return found
         if (above / ".git").exists():
-            break
+            held = (folder for folder in _within(above) if _is_file(folder / name))
+            return max(held, key=lambda folder: len(os.path.commonpath((folder, file))), default=None)
     return None
+
+
+def of_repository(kernel: Path, source: str) -> tuple[str, ...]:
+    """Return the folders of a kernel's repository with headers that `source` includes and nobody else has.
+
+    A build passes them as -I. Their headers may need further folders. Without a repository there are none.
+    """
+    file = kernel.resolve()
+    if not any((above / ".git").exists() for above in itertools.islice(file.parents, _ABOVE)):
+        return ()
+    found: list[str] = []
+    while True:
+        missing = (n for n in included(kernel, source, found).missing if not _STANDARD.fullmatch(n))
+        there = dict.fromkeys(str(folder) for n in missing if (folder := elsewhere(n, file)) is not None)
+        more = [folder for folder in there if folder not in found]
+        if not more:
+            return tuple(found)
+        found += more
+
+
+@functools.cache
+def _within(root: Path) -> tuple[Path, ...]:
+    """Return the folders of a repository, but for hidden ones, up to `_MOST`."""
+    found: list[Path] = []
+    for folder, inner, _ in os.walk(root):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        found.append(Path(folder))
+        if len(found) == _MOST:
+            break
+    return tuple(found)
 
 
 def _is_file(path: Path) -> bool:

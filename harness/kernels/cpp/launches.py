@@ -23,6 +23,7 @@ _ALLOCATED = re.compile(  # cudaMalloc((void**)&x, n * sizeof(float))
     r"\bcudaMalloc(?:Managed|Async)?\s*\(\s*(?:\([\w\s*]+\)\s*)?&\s*(\w+)\s*,"
 )
 _DIM3 = re.compile(r"\bdim3\s+([^;]{1,300});")
+_SET = re.compile(r"\b([A-Za-z_]\w*\.[xyz])\s*=(?!=)\s*([^;]{1,100});")
 _DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
 _MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
 _ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
@@ -34,7 +35,8 @@ _DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _TYPE = re.compile(
-    r"(?:unsigned )?(?:float|double|int|char|short|long|bool|__?half2?|u?int\d+_t|float[234])|unsigned"
+    r"(?:unsigned )?(?:float|double|int|char|short|long|bool|(?:__)?half2?|(?:__)?nv_bfloat162?|u?int\d+_t"
+    r"|float[234])|unsigned"
 )
 
 
@@ -103,16 +105,24 @@ def launches(source: str) -> list[Launch]:
 def of(source: str, entry: str) -> Launch | None:
     """Return the first launch of a kernel whose block is known: of this very instance, if it is one."""
     found = [launch for launch in launches(source) if launch.block and math.prod(launch.block) <= 1024]
-    name = entry.rpartition("::")[2] if "<" not in entry else entry
-    same = [launch for launch in found if "".join(launch.entry.split()) == "".join(name.split())]
-    alike = [launch for launch in found if launch.entry.partition("<")[0] == name.partition("<")[0]]
+    same = [launch for launch in found if _alone(launch.entry) == _alone(entry)]
+    name = _alone(entry).partition("<")[0]
+    alike = [launch for launch in found if _alone(launch.entry).partition("<")[0] == name]
     return next(iter(same or alike), None)
+
+
+def _alone(entry: str) -> str:
+    """Return a kernel's name without namespaces, with its template arguments."""
+    name, begun, arguments = entry.partition("<")
+    return "".join(f"{name.rpartition('::')[2]}{begun}{arguments}".split())
 
 
 def instances(source: str, template: str) -> list[str]:
     """Return the instances of a kernel template that a text launches, ``k<16>``, each once."""
-    found = [launch.entry for launch in launches(source)]
-    return list(dict.fromkeys(name for name in found if name.startswith(f"{template}<")))
+    name = template.rpartition("::")[2]
+    found = [launch.entry.partition("<") for launch in launches(source)]
+    given = [arguments for called, begun, arguments in found if begun and _alone(called) == name]
+    return list(dict.fromkeys(f"{template}<{arguments}" for arguments in given))
 
 
 def constants(source: str, own: Collection[str], arguments: Mapping[str, str]) -> Values:
@@ -135,6 +145,7 @@ def _defined(source: str) -> dict[str, str]:
 def _given(plain: str) -> list[tuple[int, str, str]]:
     """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
     given = [(at.start(), at[1], _value(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
+    given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
     for at in _DIM3.finditer(plain):
         parts = (_DECLARED.match(part) for part in text.split(at[1]))
         given += [(at.end(), part[1], f"dim3{part[2].strip()}") for part in parts if part]
@@ -156,6 +167,10 @@ class Values:
 
     def __init__(self, texts: dict[str, str]) -> None:
         self._texts = {"true": "1", "false": "0"} | texts
+        for name in {name.partition(".")[0] for name in texts if "." in name}:  # block.x = 256;
+            if texts.get(name, "dim3") == "dim3":
+                parts = (texts.get(f"{name}.{axis}", "1") for axis in "xyz")
+                self._texts[name] = f"dim3({', '.join(parts)})"
         self._numbers: dict[str, int | None] = {}
 
     def dimensions(self, written: str) -> tuple[int, ...]:

@@ -24,7 +24,16 @@ from harness.emulator.numbers.formats import decode
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.program import Instruction
 
-_SIZE = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1}
+_SIZE = {
+    "bf16": 2,
+    "f16": 2,
+    "tf32": 4,
+    "e4m3": 1,
+    "e5m2": 1,
+    "s8": 1,
+    "u8": 1,
+    "b1": 1,
+}  # of b1 eight elements
 _DEPTH = 32  # bytes of k in one instruction
 
 
@@ -99,6 +108,8 @@ def _product(decoder: Decoder, ins: Instruction) -> Attempt:
             "f16",
             "s32",
             "satfinite",
+            "and",
+            "popc",
             *_SIZE,
             *(p for p in ins.opcode if p.startswith("m64n")),
         },
@@ -108,6 +119,8 @@ def _product(decoder: Decoder, ins: Instruction) -> Attempt:
     )
     to, *kinds = [part for part in ins.opcode if part in _SIZE or part in ("f32", "f16", "s32")][:3]
     size = _SIZE[kinds[0]]
+    if kinds[0] == "b1":
+        depth //= 8  # in bytes, which are taken apart where they are multiplied
     names = [name.strip() for name in ins.operands[0].strip("{}").split(",")]
     registers = ins.operands[1].startswith("{")
     a_names = [name.strip() for name in ins.operands[1].strip("{}").split(",")]
@@ -244,7 +257,7 @@ def _located(
 
 def widened(bits: Array, kind: str) -> Array:
     """Return elements given by their bits as float64; of tf32 the upper 19 bits count."""
-    if kind in ("s8", "u8"):
+    if kind in ("s8", "u8", "b1"):
         return np.ascontiguousarray(bits).view("i1" if kind == "s8" else "u1").astype(np.float64)
     if kind == "tf32":
         return (bits & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
@@ -289,6 +302,8 @@ def _accumulate(group: Group, form: Form, left: Array, right: Array, *, adds: bo
     old = np.zeros((64, form.columns))
     if adds:
         old[rows, columns] = _sums(group, form)
+    if form.kinds[0] == "b1":
+        left, right = (np.unpackbits(x.astype(np.uint8), axis=1).astype(np.float64) for x in (left, right))
     if form.to == "s32":
         total = np.matmul(left, right.T) + old
         found = (total[rows, columns].astype(np.int64) & 0xFFFFFFFF).astype(np.uint32).view(np.float32)

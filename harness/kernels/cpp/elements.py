@@ -1,0 +1,180 @@
+"""Read the types of a kernel's parameters: what an element is in NumPy, and what may stand in it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.kernels import text
+from harness.kernels.cpp import conditions, includes
+from harness.kernels.dtypes import BF16
+
+if TYPE_CHECKING:
+    from harness.kernels.spec import Kernel
+
+_SCALARS = {  # C types, without signs and the word int where those are put aside
+    "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "bool": "bool",
+    "__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16", "char": "int8", "short": "int16", "int": "int32",
+    "long": "int64", "long long": "int64", "size_t": "uint64", "uint": "uint32", "uchar": "uint8",
+    "ushort": "uint16", "half2": "float16x2", "__half2": "float16x2", "void": "uint8",
+    "__nv_bfloat162": "bfloat16x2", "nv_bfloat162": "bfloat16x2", "dim3": "uint32x3",
+    **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
+    **{f"u_int{bits}_t": f"uint{bits}" for bits in (8, 16, 32, 64)}, "uintptr_t": "uint64",
+    "cuComplex": "float32x2", "cuFloatComplex": "float32x2", "cufftComplex": "float32x2",
+    "cuDoubleComplex": "float64x2", "cufftDoubleComplex": "float64x2", "cufftReal": "float32",
+    "cufftDoubleReal": "float64",
+}  # fmt: skip
+_ALIAS = (
+    r"\btypedef\s+([\w\s:]+?)\s+{0}\s*;|\busing\s+{0}\s*=\s*([\w\s:]+?)\s*;"
+    r"|#[ \t]*define[ \t]+{0}[ \t]+(\w[\w ]*)"
+)
+_STRUCT = (  # the text before its members, these, and the name behind a typedef
+    r"\bstruct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?\s*{0})\s*\{{([^{{}}()]*)\}}"
+    r"|\btypedef\s+struct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?[^;{{}}()]*)\{{([^{{}}()]*)\}}\s*{0}\s*;"
+)
+_ENUM = (
+    r"\benum\s+(?:class\s+|struct\s+)?{0}\s*(?::\s*([\w:]+(?:\s+\w+)*)\s*)?\{{"
+    r"|\btypedef\s+enum\b[^{{}}]*\{{[^{{}}]*()\}}\s*{0}\s*;"
+)
+_MEMBER = re.compile(r"((?:[\w:]+\s+)+)([\w\s,\[\]]+)")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
+_DEEPEST = 8  # names for names, and structs in structs
+_VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
+
+
+def numbers(kind: Type) -> set[str]:
+    """Return the NumPy types of the numbers in a type."""
+    if not isinstance(kind, np.dtype):
+        return {kind[0]}
+    parts = [kind[name].base for name in kind.names or ()]
+    return set().union(*(numbers(part if part.names else (part.name, 1)) for part in parts))
+
+
+def of(declared: str, texts: Sequence[str]) -> Type | None:
+    """Return the type of a parameter, of a pointer that of what lies behind it.
+
+    None is returned for a type that is not known, as are structs with pointers.
+    """
+    found = _found(declared, texts) or _struct(declared, texts)
+    if found is None and (enums := _given(_ENUM, declared, texts)):
+        found = _found(enums[0][0] or "int", texts)
+    return found
+
+
+def is_enum(declared: str, texts: Sequence[str]) -> bool:
+    """Return True where a type is an enumeration, whose first value is 0 and no size."""
+    return bool(_given(_ENUM, declared, texts))
+
+
+def defined(kernel: Kernel) -> tuple[str, ...]:
+    """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
+    own = includes.of(kernel).own.values()
+    whole = (kernel.source, *(h.decode(errors="replace") for h in own))
+    return conditions.taken([_COMMENT.sub(" ", t) for t in whole], kernel.params)
+
+
+def _found(declared: str, texts: Sequence[str], depth: int = 0) -> tuple[str, int] | None:
+    """Return the NumPy type of a C type, and how many of it an element has; None if it is not known.
+
+    A name that `texts` define in several ways, by conditions that are not known, stands for the widest one.
+    """
+    words = declared.replace("std::", "").split()
+    unsigned = "unsigned" in words
+    plain = " ".join(w for w in words if w not in ("unsigned", "signed")) or "int"
+    plain = re.sub(r"\b(short|long|long long) int\b", r"\1", plain)
+    if vector := _VECTOR.match(plain):
+        kind = {"longlong": "long long"}.get(vector[2], vector[2])
+        return ("u" if vector[1] else "") + _SCALARS[kind], int(vector[3])
+    kind = _SCALARS.get(plain, "")
+    if not kind:
+        meant = (next(filter(None, f)) for f in _given(_ALIAS, plain, texts)) if depth < _DEEPEST else ()
+        known = [t for m in meant if (t := _found(m, texts, depth + 1))]
+        return max(known, key=lambda t: _width(t[0]) * t[1], default=None)
+    kind, _, lanes = kind.partition("x")
+    return ("u" if unsigned and kind.startswith("int") else "") + kind, int(lanes or 1)
+
+
+def _given(pattern: str, name: str, texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return what a pattern with a name in it finds in all texts."""
+    if not re.fullmatch(r"\w+", name):
+        return []
+    return [found for text in texts for found in re.findall(pattern.format(name), text)]
+
+
+def _width(kind: str) -> int:
+    """Return the bytes of a NumPy type."""
+    return 2 if kind == "bfloat16" else np.dtype(kind).itemsize
+
+
+def size(kind: Type) -> int:
+    """Return the bytes of an element."""
+    return kind.itemsize if isinstance(kind, np.dtype) else _width(kind[0]) * kind[1]
+
+
+def _struct(name: str, texts: Sequence[str], depth: int = 0) -> np.dtype[Any] | None:
+    """Return a struct as C++ lays it out; None for members other than numbers, arrays of them and structs."""
+    name = name.removeprefix("struct ")
+    given = _given(_STRUCT, name, texts) if depth < _DEEPEST else []
+    if not given:
+        meant = (next(filter(None, f)) for f in _given(_ALIAS, name, texts)) if depth < _DEEPEST else ()
+        return next((s for m in meant if (s := _struct(m, texts, depth + 1))), None)
+    head, members = given[0][:2] if given[0][1] else given[0][2:]
+    asked = re.search(r"\(\s*(\d+)\s*\)", head)
+    at, most = 0, int(asked[1]) if asked else 1
+    kinds: list[Any] = []
+    offsets = []
+    for member in filter(None, map(str.strip, members.split(";"))):
+        parts = _MEMBER.fullmatch(member)
+        kind = parts and (_found(parts[1], texts, depth) or _struct(parts[1].strip(), texts, depth + 1))
+        if not parts or not kind or (isinstance(kind, tuple) and kind[0] == "bfloat16"):
+            return None
+        for declared in text.split(parts[2]):
+            lengths = [_length(n, texts) for n in re.findall(r"\[([^\]]*)\]", declared)]
+            if not all(lengths):
+                return None
+            one, lanes = (np.dtype(kind[0]), kind[1]) if isinstance(kind, tuple) else (kind, 1)
+            align = dict(one.metadata or {}).get("align") or one.itemsize * (lanes if lanes in (2, 4) else 1)
+            at, most = -(-at // min(align, 16)) * min(align, 16), max(most, min(align, 16))
+            kinds.append((one, (*lengths, lanes)))
+            offsets.append(at)
+            at += one.itemsize * lanes * math.prod(lengths)
+    names = [f"m{n}" for n in range(len(kinds))]
+    size = -(-max(at, 1) // most) * most
+    return np.dtype(
+        {"names": names, "formats": kinds, "offsets": offsets, "itemsize": size}, metadata={"align": most}
+    )
+
+
+def _length(written: str, texts: Sequence[str]) -> int:
+    """Return the length of an array, a number or a macro that is one; 0 if it is not known."""
+    meant = [next(filter(None, found)) for found in _given(_ALIAS, written.strip(), texts)]
+    number = next(iter(meant), written).strip()
+    return int(number) if number.isdecimal() and len(number) < 9 else 0
+
+
+def contents(rng: np.random.Generator, kind: Type, count: int, least: int) -> NDArray[Any]:
+    """Return random contents: normal floats; integers from 0 that are indices below every size given.
+
+    Of structs their bytes.
+    """
+    if isinstance(kind, np.dtype):
+        found = np.zeros(count, kind)
+        for name in kind.names or ():
+            of_one, shape = found.dtype[name].subdtype or (found.dtype[name], ())
+            values = contents(rng, of_one if of_one.names else (of_one.name, 1), found[name].size, least)
+            found[name] = (values.view(of_one) if of_one.names else values).reshape(count, *shape)
+        return found.view(np.uint8).reshape(count, kind.itemsize)
+    named, lanes = kind
+    shape = (count, lanes) if lanes > 1 else (count,)
+    if named == "bfloat16":
+        return BF16.encode(rng.standard_normal(shape, dtype=np.float32))
+    if "float" in named:
+        return rng.standard_normal(shape).astype(named)
+    most = max(1, min(least, np.iinfo(named).max if named != "bool" else 2))
+    return rng.integers(0, most, shape).astype(named)

@@ -1,0 +1,148 @@
+"""Guess by the indices of a kernel how long its buffers are, and which of them say where rows begin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.kernels import text
+from harness.kernels.cpp.launches import Values
+
+_WIDEST = 16  # elements that belong together
+_MOST = 4096  # elements of a thread
+_FAR = 8  # cells of a border
+_MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
+_ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w\s,]*)\)((?:\\\n|[^\n])*)$", re.MULTILINE)
+_FUNCTION = re.compile(r"\b(\w+)\s*\(([^(){};]*)\)\s*(?:const\s*)?\{\s*return\b([^;{}]*);\s*\}")
+_ROUNDS, _LONGEST = 4, 50_000  # macros in each other, and characters of a body
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexed:
+    """What indices say of a parameter, as `width`, `border` and `begins` tell it."""
+
+    width: int
+    border: int
+    begins: bool
+
+
+def of(body: str, name: str, values: Values) -> Indexed:
+    """Return what the indices of a body say of a parameter, a pointer or a size."""
+    return Indexed(width=width(body, name, values), border=border(body, name), begins=begins(body, name))
+
+
+def width(body: str, pointer: str, values: Values) -> int:
+    """Return how many elements of a pointer belong together.
+
+    That is 3 for ``x[n * 3 + 2]``, where none goes further, and K, as `values` have it, for ``x[i * K]``,
+    where i is the number of a thread in the grid. Pairs are not told from the halves of a block,
+    ``x[2 * i + 1]``.
+    """
+    given = _once_given(body)
+    indices = [
+        re.sub(r"\A\s*(\w+)", lambda word: f"({given[word[1]]})" if word[1] in given else word[0], index)
+        for index in re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
+    ]
+    last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
+    found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
+    together = [n for n, rest in found if 2 < n == rest + 1 <= _WIDEST]
+    threads = "|".join(
+        re.escape(name)
+        for name, value in _ASSIGNED.findall(body)
+        if "blockIdx" in value and "threadIdx" in value
+    )
+    if threads:
+        times = re.compile(rf"\b(?:{threads})\b\)?\s*\*\s*(\w+)|\b(\w+)\s*\*\s*\(?\b(?:{threads})\b")
+        places = [*indices, *re.findall(rf"\b{re.escape(pointer)}\s*\+\s*([^;]*)", body)]
+        factors = [left or right for place in places for left, right in times.findall(place)]
+        known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
+        together += [n for literal, n in known if 1 + literal < n <= _MOST]
+    return max(together, default=1)
+
+
+def _once_given(body: str) -> dict[str, str]:
+    """Return the variables that a body sets once, to a multiple of a number: ``at = (y * w + x) * 3``."""
+    found: dict[str, list[str]] = {}
+    for name, value in _ASSIGNED.findall(body):
+        found.setdefault(name, []).append("".join(text.split(value)[:1]))
+    return {n: v[0] for n, v in found.items() if len(v) == 1 and _MULTIPLE.fullmatch(v[0])}
+
+
+def factors(body: str, names: Sequence[str]) -> int:
+    """Return how many of `names` are factors in one index, or in one offset of a pointer, of a body.
+
+    Two are in ``x[(c * H + y) * W + i]``, and one in ``x[j * (N + 2) + i]``.
+    """
+    most = 0
+    words = [rf"(?:\b{re.escape(n)}\b|\(\s*{re.escape(n)}\s*[-+]\s*\d\s*\))" for n in names]
+    times = [re.compile(rf"{word}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{word}") for word in words]
+    for part in re.split(r"[][;,=<>?{}]", body):
+        most = max(most, sum(bool(one.search(part)) for one in times))
+    return most
+
+
+def border(body: str, size: str) -> int:
+    """Return how many cells are added to a size where it is a factor: 2 for ``x[i + (N + 2) * j]``."""
+    more = rf"\(\s*{re.escape(size)}\s*\+\s*(\d)\s*\)"
+    found = re.findall(rf"{more}\s*\*|\*\s*{more}", body)
+    return max((n for pair in found if (n := int("".join(pair))) <= _FAR), default=0)
+
+
+def begins(body: str, pointer: str) -> bool:
+    """Return True where a loop goes from ``pointer[row]`` to ``pointer[row + 1]``, as through rows in CSR."""
+    after = rf"\b{re.escape(pointer)}\s*(?:\[[^];]*\+\s*1\s*\]|\+[^;,)]*\+\s*1\b)"
+    ends = [name for name, value in _ASSIGNED.findall(body) if re.search(after, value)]
+    until = "|".join([after, *(rf"\b{re.escape(name)}\b" for name in ends)])
+    conditions = re.findall(r"\bfor\s*\([^;]*;([^;]*);|\bwhile\s*\(([^;{}]*)\)", body)
+    written = re.search(rf"\b{re.escape(pointer)}\s*\[[^];]*\]\s*(?:[-+*/|&^]?=(?!=)|\+\+|--)", body)
+    return not written and any(re.search(rf"<[^=]*?(?:{until})", "".join(pair)) for pair in conditions)
+
+
+def inlined(source: str, entry: text.Entry) -> str:
+    """Return the body of a kernel with the expressions that it calls for in their place.
+
+    What ``x[IX(i, j)]`` multiplies is known where ``#define IX(i, j) ((i) + (N + 2) * (j))`` is read, too.
+    So it is of ``x[flat(i, j, width)]`` where a device function returns an expression.
+    """
+    known = _expressions(source)
+    found = entry.body
+    for _ in range(_ROUNDS):
+        if (more := _once(found, known)) == found or len(more) > _LONGEST:
+            break
+        found = more
+    return found
+
+
+def _expressions(source: str) -> dict[str, tuple[list[str], str]]:
+    """Return (parameters, expression) of macros and functions of one line, by their names."""
+    found = {}
+    macros, functions = _COMMENT.sub(" ", source), text.blank(source)
+    for name, given, expression in (*_MACRO.findall(macros), *_FUNCTION.findall(functions)):
+        parameters = [words[-1] for p in text.split(given) if (words := re.findall(r"\w+", p))]
+        whole = expression.replace("\\\n", " ").strip()
+        if not re.search(r"[;{}=]", whole):
+            found[name] = parameters, f"({whole})"
+    return found
+
+
+def _once(body: str, known: dict[str, tuple[list[str], str]]) -> str:
+    """Return a body with the expressions of its outermost calls."""
+    parts: list[str] = []
+    done = 0
+    for at in re.finditer(r"\b(\w+)\s*\(", body):
+        if at.start() < done or at[1] not in known or (closed := text.closing(body, at.end() - 1)) < 0:
+            continue
+        parameters, expression = known[at[1]]
+        given = text.split(body[at.end() : closed])
+        if len(given) == len(parameters):
+            parts += body[done : at.start()], _with(expression, dict(zip(parameters, given, strict=True)))
+            done = closed + 1
+    return "".join([*parts, body[done:]])
+
+
+def _with(expression: str, given: dict[str, str]) -> str:
+    """Return an expression with other words for some of its names."""
+    return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), expression)

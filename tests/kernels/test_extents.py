@@ -1,0 +1,141 @@
+"""What indices say of the buffers of a kernel without front matter: their lengths, and where rows begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import main
+from harness.kernels import text
+from harness.kernels.cpp import extents, launches
+
+NUMBERS = launches.constants("#define K 40\nconst int PAIR = 2;", (), {})
+THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
+
+
+@pytest.mark.parametrize(
+    ("index", "width"),
+    [("i * 3 + 2", 3), ("3 * (i + j) + 2", 3), ("(a * n + i) * 4 + 3", 4), ("i * 3 + 1", 1), ("i * 2 + 1", 1),
+     ("at + 2", 3), ("at", 1), ("twice + 2", 1), ("mixed + 2", 1),
+     ("i * 64 + 63", 1), ("i * 3 + 2 + j", 1), ("i + 2", 1), ("n", 1)],
+)  # fmt: skip
+def test_numbers_that_belong_together(index: str, width: int) -> None:
+    given = "int at = (j * w + i) * 3, mixed = i * 3 + j, twice = i * 3; twice = j * 3;"
+    assert extents.width(f"{given} y[i * 5 + 4] = x[{index}] + x[i * 3 + 1];", "x", NUMBERS) == width
+
+
+@pytest.mark.parametrize(
+    ("use", "width"),
+    [("x[i * K + k]", 40), ("x[K * i]", 40), ("x[(i) * K]", 40), ("x[i * PAIR]", 2), ("x[4 * i + k]", 4),
+     ("f(x + i * K)", 40), ("f(&x[i * K])", 40), ("x[2 * i + 1]", 1), ("x[t * K]", 1), ("x[i * n]", 1),
+     ("x[blockIdx.x * K + t]", 1), ("x[i * 9999]", 1), ("y[i * K]", 1)],
+)  # fmt: skip
+def test_elements_of_a_thread(use: str, width: int) -> None:
+    """Take a constant times the number of a thread in the grid; of a block's number it is a tile."""
+    assert extents.width(f"{THREAD} {use};", "x", NUMBERS) == width
+
+
+@pytest.mark.parametrize(
+    ("index", "border"),
+    [("i + (n + 2) * j", 2), ("j * (n + 1)", 1), ("(n+2)*j + (n+3)*k", 3), ("n * 2", 0),
+     ("(n + 255) / 256 * j", 0), ("i + n + 2", 0), ("(m + 2) * j", 0)],
+)  # fmt: skip
+def test_cells_of_a_border(index: str, border: int) -> None:
+    assert extents.border(f"x[{index}] = 1;", "n") == border
+
+
+@pytest.mark.parametrize(
+    ("body", "begins"),
+    [
+        ("for (int k = p[i]; k < p[i + 1]; ++k) s += x[k];", True),
+        ("int a = p[i], b = p[i + 1]; for (int k = a + t; k < b; k += 32) s += x[k];", True),
+        ("const int b = __ldg(p + i + 1); int k = p[i]; while (k < b) s += x[k++];", True),
+        ("x[i] = p[i + 1] - p[i];", False),  # neighbours in a grid
+        ("int b = p[i + 1]; for (int k = 0; k < n; ++k) s += b;", False),
+        ("for (int k = 0; k < p[i]; ++k) s += x[k];", False),
+        ("for (int k = p[i]; k < p[i + 1]; ++k) s += x[k]; p[i] = 0;", False),
+    ],
+)
+def test_where_rows_begin(body: str, begins: bool) -> None:
+    assert extents.begins(f"{THREAD} {body}", "p") == begins
+
+
+def test_macros_and_functions_of_one_line_are_read_in_indices() -> None:
+    source = """
+#define IX(i, j) ((i) + (N + 2) * \\
+                  (j))
+#define AGAIN(j) IX(j, 1)
+__device__ inline int flat(int x, int y, int width) { return y * width + x; }
+__device__ float no_index(float a) { float b = a; return b * a; }
+__global__ void k(float* x, int N, int w) { x[AGAIN(f(w, 1))] = x[flat(3, N, w)] + no_index(2) + IX(1); }
+"""
+    (entry,) = text.entries(source)
+    body = extents.inlined(source, entry)
+    assert "x[((((f(w, 1)) + (N + 2) *" in body and "x[(N * w + 3)]" in body
+    assert "no_index(2)" in body and "IX(1)" in body, "neither an expression nor its arguments"
+    assert (extents.border(body, "N"), extents.factors(body, ["N", "w"])) == (2, 2)
+
+
+ROWS = """
+__global__ void spmv(const int* begin, const int* column, const float* value, const float* x, float* y, int n)
+{
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= n) return;
+    float sum = 0;
+    for (int k = begin[row]; k < begin[row + 1]; ++k) sum += value[k] * x[column[k]];
+    y[row] = sum;
+}
+"""
+BORDER = """
+#define AT(i, j) ((j) * (N + 2) + (i))
+__global__ void step(float* next, const float* now, int N)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x + 1, j = blockIdx.y * blockDim.y + threadIdx.y + 1;
+    if (i <= N && j <= N) next[AT(i, j)] = now[AT(i - 1, j)] + now[AT(i + 1, j)] + now[AT(i, j + 1)];
+}
+"""
+CUBE = """
+__device__ int flat(int x, int y, int z, int w, int h) { return x + y * w + z * w * h; }
+__global__ void fill(float* cells, int width, int height, int depth)
+{
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    int z = blockIdx.z * blockDim.z + threadIdx.z;
+    if (x < width && y < height && z < depth) cells[flat(x, y, z, width, height)] = 1;
+}
+"""
+EACH = """
+#define MOST 16
+__device__ void list(float* own) { for (int k = 0; k < MOST; ++k) own[k] = k; }
+__global__ void lists(float* all, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) list(&all[i * MOST]);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "right", "wrong"),
+    [
+        (ROWS, "row >= n", "row > n"),
+        (BORDER, "now[AT(i, j + 1)]", "now[AT(i, j + 2)]"),
+        (CUBE, "cells[flat(x, y, z,", "cells[flat(x, y, z + 1,"),
+        (EACH, "k < MOST", "k <= MOST"),
+    ],
+    ids=["rows", "border", "cube", "each"],
+)
+def test_kernels_run_in_bounds_and_their_faults_are_found(
+    tmp_path: Path, source: str, right: str, wrong: str
+) -> None:
+    """Find what goes past the last row, border, plane and list."""
+    assert right in source
+    path = tmp_path / "k.cu"
+    for changed, code, said in (
+        (source, 0, "no reference"),
+        (source.replace(right, wrong), 1, "out of bounds"),
+    ):
+        path.write_text(changed)
+        ran = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+        assert ran.exit_code == code and said in ran.stdout, ran.output
