@@ -302,10 +302,13 @@ def _length(written: str, texts: Sequence[str]) -> int:
 
 
 def _unknown(declared: str, name: str, kernel: Kernel) -> UsageError:
+    hint = "give it front matter and a problem: `harness new` writes both"
+    if "CUtensorMap" in declared:
+        hint += "; [tensormaps] says what a box is. In Python it is emulate(..., arguments=[TensorMap(...)])"
     return UsageError(
         f"{name} of {kernel.name} is a {declared}, for which no value can be guessed",
         where=str(kernel.path),
-        hint="give it front matter and a problem: `harness new` writes both",
+        hint=hint,
     )
 
 

@@ -14,12 +14,17 @@ from pathlib import Path
 
 from harness.kernels.cpp import nvrtc
 
+_TENSOR_MAP = (
+    "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };"
+    " typedef struct CUtensorMap_st CUtensorMap;"
+)
 _NAMES = {  # of <sys/types.h>, of GNU's C++, and what kernels take of <cuda.h>
     "uint": "typedef unsigned int uint;",
     "ushort": "typedef unsigned short ushort;",
     "ulong": "typedef unsigned long ulong;",
     "__asm__": "#define __asm__ asm",
-    "CUtensorMap": "struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };",
+    "CUtensorMap": _TENSOR_MAP,
+    "CUtensorMap_st": _TENSOR_MAP,  # which <cuda/barrier> declares alone
 }
 _OF_STD = re.compile(r'namespace "std" has no member(?: class)? "(\w+)"')
 _STD = {  # what device code takes of the standard library, by the header that has it under cuda/std
