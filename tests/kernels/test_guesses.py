@@ -114,6 +114,11 @@ def test_a_launch_by_a_configuration() -> None:
     assert (second.entry, second.block, second.arguments) == ("other", (64,), ("x",))
 
 
+def test_shared_memory_that_follows_from_an_argument_is_not_known() -> None:
+    launch = "int n = 64, m = 32; k<<<1, 32, {} * sizeof(float)>>>(x, n);"
+    assert [launches.launches(launch.format(size))[0].shared for size in "mn"] == [128, None]
+
+
 @pytest.mark.parametrize(
     ("kernel", "name", "size"),
     [

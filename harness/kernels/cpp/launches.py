@@ -53,10 +53,11 @@ class Launch:
     """A launch in line `line` of the text.
 
     `entry` is the kernel, with template arguments if they are known. `block` and `grid` are x, y and z, empty
-    where they are not known; `shared` is in bytes, and None where it is not. `arguments` are the kernel's as
-    they are written, and `blocks` the grid in terms of these, ``(n + 128 - 1) // 128``; empty where other
-    names are left. `bytes` has what the text allocates for each argument, 0 where that is not known.
-    `threads` has the numbers of arguments of which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0.
+    where they are not known; `shared` is in bytes, and None where it is not known, or depends on the
+    arguments, whose sizes are guessed. `arguments` are the kernel's as they are written, and `blocks` the
+    grid in terms of these, ``(n + 128 - 1) // 128``; empty where other names are left. `bytes` has what the
+    text allocates for each argument, 0 where that is not known. `threads` has the numbers of arguments of
+    which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0.
     """
 
     entry: str
@@ -98,7 +99,7 @@ def launches(source: str) -> list[Launch]:
                 line=plain.count("\n", 0, place) + 1,
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
-                shared=known.number(shared) if shared else 0,
+                shared=None if set(_WORD.findall(shared)) & set(arguments) else known.number(shared or "0"),
                 arguments=arguments,
                 blocks=known.expressions(grid, frozenset(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
