@@ -99,6 +99,7 @@ def emulate(
     block: Sequence[int],
     arguments: Sequence[Argument],
     shared: int = 0,
+    cluster: Sequence[int] = (),
     schedule: str = "lockstep",
     seed: int = 1,
     budget: int = BUDGET,
@@ -115,6 +116,7 @@ def emulate(
       C-contiguous, and what the kernel stores is written back into it. A `Texture` is passed as a handle, a
       `Record` is a struct with pointers. A scalar is a NumPy scalar of the parameter's size
     shared: bytes of dynamic shared memory per block
+    cluster: 1 to 3 extents of a cluster in blocks, where the launch says so and not the kernel
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts,
       or ``backward``, in which the last blocks, and of threads that part those further on, run first,
       or ``delayed``, in which strong stores reach other blocks as late as can be,
@@ -142,6 +144,9 @@ def emulate(
             f"{kernel.sizes.get('shared', 0):,} + {shared:,} bytes of shared memory a block",
             hint=f"A block has {_LARGEST_SHARED:,} at most.",
         )
+    clusters = _extents(
+        "cluster", kernel.cluster if any(n > 1 for n in kernel.cluster) else cluster or (1,), (16, 16, 16)
+    )
     extents = _extents("grid", grid, (2**31 - 1, 65535, 65535)), _extents("block", block, (1024, 1024, 64))
     if extents[1].x * extents[1].y * extents[1].z > 1024:
         raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
@@ -180,7 +185,7 @@ def emulate(
             textures=copies,
             fine=fine,
             cells=cells,
-            cluster=Index3(*kernel.cluster),
+            cluster=clusters,
         )
         try:
             launch.run()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.group import Group, spread
-from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, Allocation, Scratch
+from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW, Allocation, Scratch
 from harness.emulator.numbers.addresses import Access, access
 from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identity, lane_id, mask_of, shift
 from harness.emulator.ptx.program import Instruction
@@ -78,8 +78,9 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
         scratch = group.batch.shared if space == "shared" else group.batch.local
         asked = where
         low, high = active_bounds(group, address, where)
-        if low < 0 or high + size > scratch.size:
-            inside = _inside_scratch(group, address, scratch.size, size)
+        blocks = scratch.each and low >> WINDOW != high >> WINDOW  # several: those between are not looked at
+        if blocks or not scratch.holds(low, size) or not scratch.holds(high, size):
+            inside = mask_of(scratch.holds(spread(address, group.shape), size))
             where = outside(group, ins, space, address, where, inside, size)
         where = aligned(group, ins, space, address, where, size)
         found = Place(space=space, base=address, where=where, scratch=scratch)
@@ -123,12 +124,6 @@ def _resolve(group: Group, address: Integer, where: Lanes) -> tuple[str, Integer
         if base <= low and high < 2 * base:
             return space, shift(address, -base)
     return "global", address
-
-
-def _inside_scratch(group: Group, address: Integer, limit: int, size: int) -> Lanes:
-    """Return the lanes whose `size` bytes lie within the first `limit` bytes."""
-    lanes = spread(address, group.shape)
-    return mask_of((lanes >= 0) & (lanes + size <= limit))
 
 
 # -- moving data

@@ -187,9 +187,15 @@ class Launch:
     _spent = 0  # instructions that the last batch took
 
     def register_file(self) -> int:
-        """Return the registers of a block, as many as ptxas can give its threads."""
-        blocks = max(1, self.entry.blocks)
-        return min(255, 65536 // (self.threads * blocks) // 8 * 8) * self.threads
+        """Return the registers of a block with ``setmaxnreg``, as ptxas chooses them.
+
+        ``.maxnreg`` says how many a thread has. Otherwise it has as many as the greediest ``setmaxnreg.inc``
+        wants, if the blocks that shall share a multiprocessor leave so many.
+        """
+        raised = [i for i in self.entry.instructions if i.opcode[:2] == ("setmaxnreg", "inc")]
+        wanted = max((int(i.operands[0], 0) for i in raised), default=255)
+        room = 65536 // (self.threads * max(1, self.entry.blocks)) // 8 * 8
+        return (self.entry.most or min(255, room, wanted)) * self.threads
 
     # -- names for findings
 
@@ -225,8 +231,18 @@ class Launch:
     _batch_first = 0  # number of the running batch's first block
 
 
+def _nested(text: str) -> list[str]:
+    """Return the names of ``3one2AsE``, each after its length; none if it is not of that form."""
+    found = []
+    while match := re.match(r"(\d+)", text):
+        end = match.end() + int(match[1])
+        found.append(text[match.end() : end])
+        text = text[end:]
+    return found if text == "E" else []
+
+
 def plain_name(name: str) -> str:
-    """Return the plain name of a function's own variable: ``_ZZ6matmulE2As`` (Itanium ABI) becomes As.
+    """Return the plain name of a variable: of ``_ZZ6matmulE2As`` and ``_ZN3one2AsE`` (Itanium ABI) it is As.
 
     Of a function that is called, or of inner braces, the name is the one that was declared, see `ptx.module`.
     What lies in local memory has no names, only ``__local_depot0``. Any other name is returned as it is.
@@ -234,6 +250,8 @@ def plain_name(name: str) -> str:
     if name.startswith("__local_depot"):
         return "local memory"
     name = re.sub(r"^(?:.*:)?([^:]+):\d+$", r"\1", name)
+    if name.startswith("_ZN") and (parts := _nested(name[3:])):
+        return parts[-1]
     head, _, tail = name.rpartition("E")
     digits = len(tail) - len(tail.lstrip("0123456789"))
     if not name.startswith("_ZZ") or not head or not digits:

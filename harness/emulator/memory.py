@@ -20,6 +20,7 @@ from harness.errors import EmulatorError
 
 GLOBAL_BASE = 1 << 40
 SHARED_BASE = 1 << 32  # generic address at which shared memory begins
+WINDOW = 18  # bits of an address within the shared memory of one block of a cluster
 LOCAL_BASE = 1 << 33  # generic address at which local memory begins
 HEAP, HEAP_BYTES = "the heap", 8 << 20  # the buffer that a kernel's malloc takes from
 WORKSPACE = "the grid's barrier"  # the buffer that cooperative groups count blocks in
@@ -199,14 +200,22 @@ def _check_room(wanted: int) -> None:
 
 
 class Scratch:
-    """Shared or local memory, `size` bytes per owner: rows of 4-byte words, a column per block or thread."""
+    """Shared or local memory, `size` bytes per owner: rows of 4-byte words, a column per block or thread.
 
-    def __init__(self, size: int, columns: int) -> None:
-        self.size = size
+    each: of the shared memory of a cluster, what each block has of its ``1 << WINDOW`` bytes; else 0
+    """
+
+    def __init__(self, size: int, columns: int, each: int = 0) -> None:
+        self.size, self.each = size, each
         self.columns = columns
         words = -(-size // 8) * 2 + 2
         self._words = np.zeros((words, columns), np.float32)
         self._written = np.zeros((words, columns), np.uint32)
+
+    def holds(self, address: Any, size: int) -> Any:
+        """Return whether the `size` bytes at an address, or at each of them, are there."""
+        inside = (address >= 0) & (address + size <= self.size)
+        return inside & ((address & (1 << WINDOW) - 1) + size <= self.each) if self.each else inside
 
     def flat(self) -> Array:
         """Return all words as one array: word w of owner c has index ``w * columns + c``."""

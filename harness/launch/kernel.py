@@ -18,6 +18,7 @@ import numpy as np
 from harness.driver import Context, Function, Module, Stream, Struct, tensormap
 from harness.errors import SpecError, UsageError
 from harness.kernels.compiler import Cubin
+from harness.kernels.cpp import launches
 from harness.kernels.dtypes import TF32
 from harness.kernels.spec import Box, Variant
 from harness.launch.fresh.zones import Fenced
@@ -230,6 +231,9 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1, batch: int = 1) ->
         )
     x, y, z = _tiles(variant, problem)
     x, y, z = variant.grid((x, y, z * batch), sms, _sizes(problem))
+    if variant.kernel.plain:  # whose launch is guessed
+        of = launches.cluster(variant.kernel.source, variant.kernel.entry)
+        x, y, z = (-(-blocks // n) * n for blocks, n in zip((x, y, z), of, strict=True))
     if x > 2**31 - 1 or y > 65535 or z > 65535:
         raise UsageError(
             f"{variant.label} would need a grid of {x} x {y} x {z} blocks for {problem.label}; "

@@ -89,6 +89,23 @@ def test_conflicts_are_named_by_line_and_fail_beyond_a_threshold(run: Any) -> No
     assert too_many.exit_code == 1 and "--max-ways" in too_many.output
 
 
+def test_a_finding_in_a_function_says_which_call_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "helper.cu"
+    path.write_text(
+        "__device__ void put(float* to, float x) { *to = x; }\n__global__ void k(float* x) {\n"
+        "  __shared__ float s[64];\n  put(s + threadIdx.x, x[threadIdx.x]);\n  // REPAIR\n"
+        "  x[threadIdx.x] = s[63 - threadIdx.x];\n}\n"
+    )
+    found = CliRunner().invoke(main, ["check", str(path), "--block", "64", "-a", "x=64"])
+    assert "  line 1, called in line 4: __device__ void put" in found.output, found.output
+    assert "    line 4: put(s + threadIdx.x, x[threadIdx.x]);" in found.output
+    assert "  line 6: x[threadIdx.x] = s[63 - threadIdx.x];" in found.output
+    path.write_text(path.read_text().replace("// REPAIR", "__syncthreads();"))
+    assert (
+        "hazard" not in CliRunner().invoke(main, ["check", str(path), "--block", "64", "-a", "x=64"]).output
+    )
+
+
 def test_block_and_grid_replace_the_guess(run: Any) -> None:
     words = ("check", "good.cu", "--entry", "transposed")
     found = run(*words, "--block", "8,8", "--grid", "2x3")

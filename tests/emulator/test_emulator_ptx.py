@@ -68,6 +68,31 @@ def test_lines_of_headers_are_told_apart() -> None:
     assert parse(inlined)["k"].instructions[1].source.line == 12
 
 
+@pytest.mark.parametrize(
+    ("locations", "said"),
+    [
+        (["1 12 3", "2 7 1 in 1 12 3", "3 4 2 in 2 7 1"], "line 12"),  # of a header's function in a header's
+        (["1 30 5", "1 12 3 in 1 30 5"], "line 12, called in line 30"),
+        (["1 40 1", "1 30 5 in 1 40 1", "1 12 3 in 1 30 5"], "line 12, called in line 40"),
+        (["1 30 5", "1 12 3 in 1 30 5", "2 7 1 in 1 12 3"], "line 12, called in line 30"),
+        (["1 30 5", "1 12 3 in 1 30 5", "1 12 3", "2 7 1 in 1 12 3"], "line 12"),  # not called any more
+        (["3 4 2 in 2 7 1"], "b.h:4"),  # the control: nobody says what calls that header
+    ],
+)
+def test_inlined_code_belongs_to_the_line_of_the_kernels_file_that_leads_to_it(
+    locations: list[str], said: str
+) -> None:
+    statements = [f".loc {at.replace(' in ', ', function_name $x, inlined_at ')}" for at in locations]
+    files = '.file 1 "kernel.cu"\n.file 2 "a.h"\n.file 3 "b.h"\n'
+    found = parse(body(*statements, "mov.u32 %r1, %tid.x;") + files)["k"].instructions[-2].source
+    assert str(found) == said
+
+
+def test_plain_names_of_variables() -> None:
+    names = {"_ZZ1kE2as": "as", "_ZN3M114smemE": "smem", "_ZN3M119smemE": "_ZN3M119smemE", "plain": "plain"}
+    assert {name: plain_name(name) for name in names} == names
+
+
 def test_scopes_keep_their_labels_apart() -> None:
     block = "{ .reg .pred q; setp.lt.u32 q, %r1, 8; @q bra DONE; add.s32 %r1, %r1, 100; DONE: }"
     out = run(

@@ -117,6 +117,32 @@ def test_boxes_of_three_extents_are_clipped_filled_and_added(swizzle: int) -> No
     assert (c == expected).all()
 
 
+def test_a_tensor_map_may_be_in_global_memory() -> None:
+    """As host code has it that copies the map there with cudaMemcpy."""
+    body = """const Map* in, float* c {
+      __shared__ __align__(128) float s[32]; __shared__ u64 full;
+      if (threadIdx.x == 0) {
+        init(&full, 1); fence_init(); expect(&full, sizeof s);
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                     "[%0], [%1, {%3, %4}], [%2];"
+                     :: "r"(at(s)), "l"(in), "r"(at(&full)), "r"(4), "r"(OF) : "memory");
+      }
+      __syncthreads();
+      wait(&full, 0);
+      c[threadIdx.x] = s[threadIdx.x];
+    }"""
+    a, c = np.arange(96, dtype=np.float32).reshape(8, 12), np.zeros(32, np.float32)
+    tensor = TensorMap(
+        array=a, element="FLOAT32", extents=(12, 8), strides=(48,), box=(8, 4), name="a"
+    )  # fmt: skip
+    assert kinds(run(body.replace("OF", "2"), tensor, c, block=32)) == set()
+    assert (c.reshape(4, 8) == a[2:6, 4:]).all()
+    found = run(
+        body.replace('"l"(in)', '"l"((char*)in + 8)').replace("OF", "2"), tensor, c, block=32
+    )  # none is there
+    assert "TMA misuse" in kinds(found)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from harness.cli import main
 from harness.kernels import catalog, text
 from harness.kernels.cpp import guesses, launches
+from harness.kernels.expr import Expr
 
 KERNEL = """\
 #define T 128
@@ -111,6 +112,91 @@ def test_the_block_of_a_constant_or_a_launch(host: str, block: tuple[int, ...], 
 def test_names_with_several_values_have_none() -> None:
     values = launches.constants("int a = 3; int b = 4; void f() { b = 5; }", {"c"}, {"T": "7"})
     assert [values.number(name) for name in ("a", "b", "c", "T", "a * T")] == [3, None, None, 7, 21]
+
+
+CONFIGURED = """\
+int main() {
+  cudaLaunchConfig_t config = {0};
+  int threads = 128, per_cluster = 2;
+  config.gridDim = dim3(n / threads, 3); config.blockDim = threads;
+  config.dynamicSmemBytes = 2 * threads * sizeof(float);
+  cudaLaunchAttribute attribute[1];
+  attribute[0].id = cudaLaunchAttributeClusterDimension;
+  attribute[0].val.clusterDim.x = per_cluster; attribute[0].val.clusterDim.y = 1;
+  config.attrs = attribute;
+  CHECK(cudaLaunchKernelEx(&config, k<float, 16>, x, n));
+  config.blockDim = 64; attribute[0].val.clusterDim.x = 4;
+  cudaLaunchKernelEx(&config, other, x);
+}
+"""
+
+
+def test_a_launch_by_a_configuration() -> None:
+    first, second = launches.launches(CONFIGURED)
+    assert (first.entry, first.block, first.shared) == ("k<float, 16>", (128,), 1024)
+    assert first.arguments == ("x", "n") and [Expr.parse(b)({"n": 300}) for b in first.blocks] == [3, 3]
+    assert (second.entry, second.block, second.arguments) == ("other", (64,), ("x",))
+
+
+def test_shared_memory_that_follows_from_an_argument_is_not_known() -> None:
+    launch = "int n = 64, m = 32; k<<<1, 32, {} * sizeof(float)>>>(x, n);"
+    assert [launches.launches(launch.format(size))[0].shared for size in "mn"] == [128, None]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name", "size"),
+    [
+        ("", "k<float, 16>", (2, 1, 1)),  # at its own launch
+        ("", "other", (4, 1, 1)),
+        ("", "third", (1, 1, 1)),
+        ("__global__ void __cluster_dims__(1, 3, 1) k(float* x);", "k<float, 16>", (1, 3, 1)),
+        ("#define C 8\n__global__ void __cluster_dims__(C) __launch_bounds__(128, 1) third(int* x);", "third",
+         (8, 1, 1)),
+        ("__global__ void __launch_bounds__(128) __cluster_dims__(2 * N, 1, 1) third(float* x);", "third",
+         (1, 1, 1)),
+        ("__cluster_dims__(2, 1, 1) __global__ void third(float* x);", "third", (2, 1, 1)),
+        ("__global__ void __cluster_dims__(2, 1, 1) fourth(float* x);", "third", (1, 1, 1)),
+    ],
+)  # fmt: skip
+def test_the_cluster_of_a_kernel_or_of_its_launch(kernel: str, name: str, size: tuple[int, ...]) -> None:
+    assert launches.cluster(kernel + CONFIGURED, name) == size
+
+
+CLUSTERED = """#include <cooperative_groups.h>
+__device__ int* there(int* here, int rank) {
+  unsigned at, own = (unsigned)__cvta_generic_to_shared(here);
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(own), "r"(rank));
+  int* found; asm("{ .reg .u64 x; cvt.u64.u32 x, %1; cvta.shared.u64 %0, x; }" : "=l"(found) : "r"(at));
+  return found;
+}
+__global__ void DIMS k(int* x, int n) {
+  __shared__ int part;
+  if (threadIdx.x == 0) part = x[0];
+  asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] = *there(&part, LAST);
+}
+"""
+
+
+@pytest.mark.parametrize("dims", ["", "__cluster_dims__(2, 1, 1)"])
+def test_a_guessed_grid_consists_of_whole_clusters(tmp_path: Path, dims: str) -> None:
+    path, host = tmp_path / "k.cu", CONFIGURED.replace("k<float, 16>", "k")
+    path.write_text(
+        (CLUSTERED + ("" if dims else host)).partition("\n")[2].replace("DIMS", dims).replace("LAST", "1")
+    )
+    found = CliRunner().invoke(main, ["check", str(path), "--grid", "3", "--block", "128", "-a", "n=300"])
+    assert "--grid 4,1,1" in found.output and "in clusters of 2,1,1" in found.output, found.output
+    assert "block has left" in found.output and "mapa misuse" not in found.output
+    path.write_text(path.read_text().replace("&part, 1", "&part, 2"))  # the control
+    assert "mapa misuse" in CliRunner().invoke(main, ["check", str(path)]).output
+
+
+def test_a_tensor_map_is_said_how_it_can_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(const __grid_constant__ CUtensorMap map, float* x) { *x = 1; }\n")
+    found = CliRunner().invoke(main, ["check", str(path)])
+    assert found.exit_code == 2 and "[tensormaps]" in found.output and "TensorMap(...)" in found.output
 
 
 PRODUCT = """\

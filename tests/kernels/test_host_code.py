@@ -341,6 +341,9 @@ def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
     found = compiled(tmp_path, f"#include <cudaTypedefs.h>\n{source}")
     assert "[128]" in found.ptx and "align 64" in found.ptx
     assert "CUtensorMp" in refused(tmp_path, f"#include <cuda.h>\n{source.replace('Map map', 'Mp map')}").log
+    declared = "typedef struct CUtensorMap_st CUtensorMap;\n"  # as <cuda/barrier> does it
+    assert "[128]" in compiled(tmp_path, f"#include <cuda.h>\n{declared}{source}").ptx
+    assert "[128]" in compiled(tmp_path, f"{declared}{source}").ptx
 
 
 # -- texts

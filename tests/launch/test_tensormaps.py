@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,11 @@ def test_serialized_wgmma_is_a_build_error(tmp_path: Path, cache: Cache) -> None
     assert "C751" in e.value.log and str(path) in str(e.value)
     path.write_text(SERIALIZED.replace("TOUCH", ""))
     assert compiler.compile_kernel(spec.load(path).variant(), "sm_90a", cache).resources.registers > 0
+
+
+def test_serialized_wgmma_of_a_file_without_front_matter_is_no_error() -> None:
+    """It makes no claim, and what it computes can be checked all the same."""
+    compiler._check_overlap(LOG, replace(spec.parse(GOOD, PATH), plain="k").variant(), "sm_90a")
 
 
 @pytest.mark.parametrize(

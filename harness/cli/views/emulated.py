@@ -79,6 +79,9 @@ def print_findings(rows: Sequence[Measurement]) -> None:
             for source in finding.sources:
                 text = "" if source.file or row.built is None else _line(row.built, source.line)
                 click.echo(terminal.fill(f"  {source}: {text}".rstrip(": "), " " * 4))
+                if source.caller and row.built is not None:
+                    called = f"    line {source.caller}: {_line(row.built, source.caller)}"
+                    click.echo(terminal.fill(called, " " * 6))
             click.echo(terminal.fill(f"  {finding.message}", " " * 4))
         if len(found) > _FINDINGS:
             click.echo(f"\n{label}: {len(found) - _FINDINGS} more findings; --json keeps them all")
@@ -167,8 +170,10 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
         grid, block = kernel.grid(row.built.variant, row.problem), row.built.variant.block
         shape = f"--grid {','.join(map(str, grid))} --block {','.join(map(str, block))}"
         shape += f" --shared {row.built.variant.shared}" if row.built.variant.shared else ""
+        of = launches.cluster(row.built.variant.kernel.source, row.built.variant.kernel.entry)
         sizes = " ".join(f"-a {name}={digits(getattr(row.problem, name))}" for name in row.problem.axes)
         said = f"{row.label} was launched as by {shape} {sizes}".rstrip()
+        said += f" in clusters of {','.join(map(str, of))}" if of != (1, 1, 1) else ""
         source, name = row.built.variant.kernel.source, row.built.variant.entry
         launch = launches.of(source, name)
         if launch is not None and (*launch.block, 1, 1)[:3] == block:

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from harness.emulator.hopper.tma.tensormap import BYTES, TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
-from harness.emulator.memory import Arena, Buffer
+from harness.emulator.memory import GLOBAL_BASE, Arena, Buffer
 from harness.emulator.ptx.program import Entry
 from harness.errors import EmulatorError
 
+_POINTER = 8
 _MOST = 32_764  # bytes of a kernel's parameters, on sm_70 and later
 
 
@@ -42,7 +43,8 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
     """Return the buffers among the arguments, and a function that makes the parameter space.
 
     That function takes the arena in which the buffers have their addresses, and returns the bytes of the
-    ``.param`` space. Raises EmulatorError if the number, a size or the layout of the arguments does not fit.
+    ``.param`` space. A tensor map may also be passed as a pointer to it: it then has a buffer of its own.
+    Raises EmulatorError if the number, a size or the layout of the arguments does not fit.
     """
     if len(arguments) != len(kernel.parameters):
         raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}")
@@ -59,13 +61,19 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
             buffers += [b for b in one.buffers if not any(b.array is other.array for other in buffers)]
         if isinstance(one, TensorMap) and not any(b.array is one.array for b in buffers):
             buffers.append(Buffer(array=one.array, name=one.name or "tensor"))
+    pointed = {
+        p.name: Buffer(array=np.zeros(BYTES, np.uint8), name=p.name)
+        for p, one in zip(kernel.parameters, given, strict=True)
+        if isinstance(one, TensorMap) and p.size == _POINTER
+    }
+    buffers += pointed.values()
     for buffer in buffers:
         if not buffer.array.flags.c_contiguous or buffer.array.dtype.hasobject:
             raise EmulatorError(f"array {buffer.name} is not contiguous", hint="Pass a contiguous copy.")
     for parameter, argument in zip(kernel.parameters, given, strict=True):
         size = (
-            8
-            if isinstance(argument, Buffer)
+            _POINTER
+            if isinstance(argument, Buffer) or parameter.name in pointed
             else BYTES
             if isinstance(argument, TensorMap)
             else argument.nbytes
@@ -100,6 +108,10 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
                 raw = (
                     argument.encode(start) if isinstance(argument, TensorMap) else start.to_bytes(8, "little")
                 )
+            if parameter.name in pointed:
+                to = address(pointed[parameter.name])
+                arena.view(1)[to - GLOBAL_BASE :][:BYTES] = np.frombuffer(raw, np.uint8)
+                raw = to.to_bytes(_POINTER, "little")
             space[parameter.offset : parameter.offset + len(raw)] = raw
         return bytes(space)
 

@@ -8,13 +8,14 @@ import numpy as np
 
 from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, spread
-from harness.emulator.hopper.grid import WINDOW, Cluster, Operation
+from harness.emulator.hopper.grid import Cluster, Operation
+from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.phases import ended, find
 from harness.emulator.hopper.tma.boxes import read_shared, reduced, write_shared
 from harness.emulator.instructions.load_store import registers, shape_of, stored
 from harness.emulator.instructions.predicates import broadcast_mask
-from harness.emulator.memory import LOCAL_BASE, SHARED_BASE
+from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array, Lanes, integer_of, mask_of
 from harness.emulator.ptx.program import Instruction
 
@@ -42,7 +43,8 @@ def mapa(decoder: Decoder, ins: Instruction) -> Run:
         count = len(cluster_of(group).blocks)
         lanes = broadcast_mask(where, group.shape)
         if ((ranks < 0) | (ranks >= count))[lanes].any():
-            misuse(group, ins, f"a rank outside the cluster, which has {count} blocks")
+            size = f"{count} blocks" if count > 1 else "one block: the kernel has no __cluster_dims__"
+            misuse(group, ins, f"a rank outside the cluster, which has {size}")
             ranks = np.clip(ranks, 0, count - 1)
         base = np.where((address >= SHARED_BASE) & (address < LOCAL_BASE), SHARED_BASE, 0)
         group.write(into, integer_of(base | (ranks << WINDOW) | (address & _MASK)), where)
@@ -143,10 +145,16 @@ def st_async(decoder: Decoder, ins: Instruction) -> Run:
             if (starts % (size * count)).any():
                 misuse(group, ins, f"an address that is no multiple of {size * count}", kind="misaligned")
                 continue
+            if not np.all(cluster.shared.holds(starts, size * count)):
+                misuse(
+                    group, ins, "an address past the end of the block's shared memory", kind="out of bounds"
+                )
+                continue
             if ((starts >> WINDOW) != (address >> WINDOW)).any():
                 misuse(group, ins, "the data and the mbarrier are in different blocks")
+            rows = mine + block.rank * group.launch.threads + group.row
+            known = cluster.clocks.known(rows) if cluster.clocks is not None else None
             if cluster.clocks is not None and cluster.shadow is not None:
-                rows = mine + block.rank * group.launch.threads + group.row
                 block.visit(address, ins, np.array([found.column]), np.array([found.phase + 1]))
                 grain = group.launch.grain
                 places = (starts // grain)[:, None] + np.arange(size * count // grain)
@@ -155,21 +163,28 @@ def st_async(decoder: Decoder, ins: Instruction) -> Run:
                     ins,
                     "write",
                     np.unique(places.ravel()),
-                    cluster.clocks.known(rows),
+                    known,
                     (found.column, found.phase + 1),
                     what="an st.async" if not reduction else "a red.async",
                     generic=True,
                 )
-            begin(group, ins, found, starts, new[mine], reduction, element)
+            begin(group, ins, found, starts, new[mine], reduction, element, known)
         group.launch.progress += 1
 
     return run
 
 
 def begin(
-    group: Group, ins: Instruction, found: Any, starts: Array, data: Array, reduction: str, element: str
+    group: Group,
+    ins: Instruction,
+    found: Any,
+    starts: Array,
+    data: Array,
+    reduction: str,
+    element: str,
+    known: Known | None,
 ) -> None:
-    """Begin the stores of `data`, (n, elements), at the bytes `starts`."""
+    """Begin the stores of `data`, (n, elements), at the bytes `starts`, where so much is `known`."""
     cluster = cluster_of(group)
     size = data.shape[1] * data.dtype.itemsize
 
@@ -180,7 +195,7 @@ def begin(
                 old = read_shared(cluster.shared, start, size).view(bits.dtype)
                 bits = reduced(old, bits, reduction, element)
             write_shared(cluster.shared, start, np.ascontiguousarray(bits).view(np.uint8))
-        found.land(size * len(starts))
+        found.land(size * len(starts), known)
         ended(group, ins, found)
 
     cluster.begin(Operation(land=land, source=ins))

@@ -18,7 +18,7 @@ from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.order.shadow import Shadow
 from harness.emulator.hopper.wgmma.warpgroup import mark
 from harness.emulator.instructions.predicates import broadcast_mask
-from harness.emulator.memory import Scratch
+from harness.emulator.memory import WINDOW, Scratch
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from harness.emulator.machine import Launch
 
 WARPGROUP = 128
-WINDOW = 18  # bits of an address within the shared memory of one block of a cluster
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,7 +69,7 @@ class Block(Batch):
         self.held: dict[int, int] = {}  # registers per thread of each warpgroup, by its first thread
         self.ended = False
         self._arrived: dict[int, Known] = {}  # by ``bar.arrive``, by the barrier's number
-        self.visits: dict[int, tuple[int, Instruction]] = {}  # by others: (value, instruction) by column
+        self.visits: dict[int, tuple[int, Instruction]] = {}  # (value, instruction) by column
 
     def _memory(self) -> tuple[Scratch, Scratch]:
         local = Scratch(self.launch.entry.sizes.get("local", 0), self.launch.threads)
@@ -110,13 +109,16 @@ class Block(Batch):
             known = clocks.release(np.nonzero(lanes[:, 0])[0] + row + self.rank * self.launch.threads)
             self._arrived[number] = known.with_(self._arrived.get(number))
 
-    def visit(self, address: int, ins: Instruction, columns: Array, values: Array) -> None:
+    def visit(
+        self, address: int, ins: Instruction, columns: Array, values: Array, *, copy: bool = False
+    ) -> None:
         """Note accesses of the block to an address, which may lie in another block.
 
         columns, values: of the accesses, in the clocks; that block must not end before it knows of them
+        copy: they are those of a copy, which may outlast the block itself
         """
         holder = self.cluster.holder(address)
-        if holder is not self:
+        if copy or holder is not self:
             for column, value in zip(columns.tolist(), values.tolist(), strict=True):
                 holder.visits[column] = (max(value, holder.visits.get(column, (0, ins))[0]), ins)
 
@@ -167,7 +169,7 @@ class Cluster:
         self.launch = launch
         count = len(blocks)
         size = launch.shared_size if count == 1 else count << WINDOW
-        self.shared = Scratch(size, 1)
+        self.shared = Scratch(size, 1, launch.shared_size if count > 1 else 0)
         self.clocks: Clocks | None = None
         self.shadow: Shadow | None = None
         if launch.check:
@@ -208,12 +210,14 @@ class Cluster:
                 if barrier.visible and not barrier.everywhere:
                     barrier.everywhere = self.phase
             for block in self.blocks:  # even a relaxed barrier tells that others have come so far
-                block.visits = {
-                    c: v
-                    for c, v in block.visits.items()
-                    if c >= len(self.arrivals) or v[0] > self.arrived_at[c]
-                }
+                block.visits = {c: v for c, v in block.visits.items() if v[0] > self._reached(c)}
             self.released, self.arrived = self.arrived or self.released, None
+
+    def _reached(self, column: int) -> int:
+        """Return how far a thread was when it arrived; of a stream of copies, what any thread has seen."""
+        if self.clocks is None or column < len(self.arrivals):
+            return int(self.arrived_at[column])
+        return int(self.clocks.seen[:, column].max())
 
     @property
     def ended(self) -> bool:
@@ -264,8 +268,8 @@ class Cluster:
                     misuse(
                         block.runners[0].group,
                         ins,
-                        "the block may end while another one accesses its shared memory here: a barrier of "
-                        "the cluster, or a wait for what the other does, before its end would keep it",
+                        "the block may end while another one, or a copy, accesses its shared memory here: a "
+                        "wait for that, or a barrier of the cluster after it, before the end would keep it",
                         kind="block has left",
                     )
         for key, groups in self.streams.items():

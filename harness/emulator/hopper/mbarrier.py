@@ -10,7 +10,7 @@ from harness.emulator.access import place
 from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.hopper.order.races import misuse, touch
-from harness.emulator.hopper.phases import Mbarrier, arrive, ended, find
+from harness.emulator.hopper.phases import Mbarrier, arrive, ended, find, named
 from harness.emulator.hopper.tma.boxes import write_shared
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import SHARED_BASE
@@ -78,7 +78,7 @@ def _init(decoder: Decoder, ins: Instruction) -> Run:
             arrivals = int(counts[first])
             if not 1 <= arrivals <= _LARGEST:
                 misuse(group, ins, f"an mbarrier for {arrivals} arrivals; there may be 1 to {_LARGEST:,}")
-            found = Mbarrier(address, max(1, arrivals), ins)
+            found = Mbarrier(address, max(1, arrivals), ins, name=named(group, address))
             if cluster.clocks is not None:
                 row = block.rank * group.launch.threads + group.row + first
                 found.by, found.at = row, int(cluster.clocks.seen[row, row])

@@ -14,7 +14,7 @@ import numpy as np
 from harness.emulator.group import Group
 from harness.emulator.hopper.order.clocks import Known, Told
 from harness.emulator.hopper.order.races import misuse
-from harness.emulator.memory import SHARED_BASE
+from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
@@ -24,6 +24,7 @@ from harness.emulator.watch.patterns import WARP
 class Mbarrier:
     """One object.
 
+    name: where it is, "byte 8 of full"
     count: arrivals that end a phase; `pending` of them are missing
     bytes: expected and not landed
     phase: how many phases have ended
@@ -32,6 +33,7 @@ class Mbarrier:
     everywhere: the phase of the cluster's barrier after which other blocks may, too; 0 without one
     column: of its phases in the clocks; `arrived` and `released` are what is known to those who arrived in
       this phase, and in the ended ones
+    begun: what was known where the copies began that have landed in this phase
     mates: threads that wait as one, a warp, or a warpgroup where its products keep it together
     waits: of the threads that have seen the end of the last phase, their clocks then; `overrun` is one that
       those who ended this phase did not know of, -1 for none
@@ -50,9 +52,11 @@ class Mbarrier:
     column: int = -1
     arrived: Known | None = None
     released: Known | None = None
+    begun: Known | None = None
     mates: int = WARP
     waits: dict[int, int] = field(default_factory=dict)
     overrun: int = -1
+    name: str = ""
 
     def __post_init__(self) -> None:
         self.pending = self.count
@@ -66,15 +70,17 @@ class Mbarrier:
             if self.arrived is not None:
                 self.released = self.arrived.with_(self.released)
                 self.arrived = None
+            self.begun = None
 
     def _outrun(self) -> None:
         """Note threads that waited for the last phase, of which nobody who ends this one knows.
 
-        They might as well wait now, and would take this phase for the one before the last.
+        They might as well wait now, and would take this phase for the one before the last. Those who began
+        the copies end it, too.
         """
         late: dict[int, int] = {}
         if self.waits and self.arrived is not None:
-            seen = self.arrived.widened(max(self.waits) + 1).seen
+            seen = self.arrived.with_(self.begun).widened(max(self.waits) + 1).seen
             for row, value in self.waits.items():
                 if seen[row] >= value:
                     late[row // self.mates] = -1
@@ -98,16 +104,22 @@ class Mbarrier:
             none = np.zeros(0, np.int32)
             self.arrived = Known(seen=none, fenced=none, told=told).with_(self.arrived)
 
-    def land(self, size: int) -> None:
-        """Count `size` bytes that have landed."""
+    def land(self, size: int, begun: Known | None = None) -> None:
+        """Count `size` bytes that have landed, of a copy that began where `begun` was known."""
         self.bytes -= size
+        self.begun = begun.with_(self.begun) if begun is not None else self.begun
         self.turn()
 
     def __str__(self) -> str:
-        return (
-            f"mbarrier at byte {self.address & 0x3FFFF}, phase {self.phase}: "
-            f"{self.count - self.pending} of {self.count} arrivals, {self.bytes} bytes expected"
-        )
+        arrived = f"{self.count - self.pending} of {self.count} arrivals"
+        landed = f"{self.bytes} bytes expected" if self.bytes >= 0 else f"{-self.bytes} bytes too many"
+        return f"mbarrier at {self.name}, phase {self.phase}: {arrived}, {landed}"
+
+
+def named(group: Group, address: int) -> str:
+    """Return where an address of shared memory lies: in which variable, and where in it."""
+    variable, offset = group.launch.variable("shared", address & ((1 << WINDOW) - 1))
+    return f"byte {offset} of {variable}"
 
 
 def find(group: Group, ins: Instruction, address: int, lanes: Array | int = 0) -> Mbarrier | None:
@@ -115,7 +127,7 @@ def find(group: Group, ins: Instruction, address: int, lanes: Array | int = 0) -
     block: Any = group.batch
     found: Mbarrier | None = block.cluster.barriers.get(address & (SHARED_BASE - 1))
     if found is None:
-        misuse(group, ins, f"no mbarrier is initialised at byte {address & 0x3FFFF} of shared memory")
+        misuse(group, ins, f"no mbarrier is initialised at {named(group, address)}")
         return None
     clocks = block.cluster.clocks
     rows = block.rank * group.launch.threads + group.row + np.atleast_1d(lanes)
@@ -128,7 +140,7 @@ def find(group: Group, ins: Instruction, address: int, lanes: Array | int = 0) -
         misuse(
             group,
             ins,
-            f"the initialisation of the mbarrier at byte {address & 0x3FFFF} is not ordered before this: "
+            f"the initialisation of the mbarrier at {found.name} is not ordered before this: "
             "a barrier after it would",
             found.initialised,
         )
@@ -152,7 +164,7 @@ def ended(group: Group, ins: Instruction, barrier: Mbarrier) -> None:
         misuse(
             group,
             ins,
-            f"a phase of the mbarrier at byte {barrier.address & 0x3FFFF} may end before thread "
+            f"a phase of the mbarrier at {barrier.name} may end before thread "
             f"{launch.thread(row % threads)} of block {launch.block_index(of.first)} has seen the end of the "
             "one before, and then waits for the wrong one: an arrival after its wait would order the two",
             barrier.initialised,

@@ -100,7 +100,7 @@ def deadlock(launch: Launch, running: list[Cluster]) -> None:
                     key = (step.instruction.index, what)
                     waiters[key] = waiters.get(key, 0) + runner.group.count(where)
     found = [
-        f"{count} threads at {launch.entry.instructions[index].source} ({what})"
+        f"{count} thread{'s' * (count > 1)} at {launch.entry.instructions[index].source} ({what})"
         for (index, what), count in sorted(waiters.items())
     ]
     sources = tuple(dict.fromkeys(launch.entry.instructions[index].source for index, _ in sorted(waiters)))

@@ -51,9 +51,18 @@ def fence(decoder: Decoder, ins: Instruction) -> Run:
     return run
 
 
+UNBOUND = (
+    "ptxas leaves it out, since nothing says how many registers a thread begins with: a second argument of "
+    "__launch_bounds__, such as __launch_bounds__(384, 1), would"
+)
+
+
 @handles("setmaxnreg")
 def setmaxnreg(decoder: Decoder, ins: Instruction) -> Attempt:
-    """Decode ``setmaxnreg``; inc waits until the block's share of the register file has so many left."""
+    """Decode ``setmaxnreg``; inc waits until the block's share of the register file has so many left.
+
+    ptxas leaves it out of kernels that do not say how many registers a thread begins with.
+    """
     count = int(ins.operands[0], 0)
     raises = "inc" in ins.opcode
 
@@ -61,6 +70,9 @@ def setmaxnreg(decoder: Decoder, ins: Instruction) -> Attempt:
         block: Any = group.batch
         if not converged(group, where):
             return False
+        if not group.launch.entry.blocks and not group.launch.entry.most:
+            misuse(group, ins, UNBOUND, benign=True)
+            return where
         if not 24 <= count <= 256 or count % 8:
             misuse(group, ins, f"{count} registers: 24 to 256, a multiple of 8")
         start = block.registers // group.launch.threads

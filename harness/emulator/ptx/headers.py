@@ -36,14 +36,16 @@ class Header:
     """The name, parameters and results of a function.
 
     cluster: of an entry the blocks of a cluster in each extent (``.reqnctapercluster``)
-    blocks: that a multiprocessor shall hold at least (``.minnctapersm``)
+    blocks: that a multiprocessor shall hold at least (``.minnctapersm``), 0 if that is not said
+    most: registers that a thread may have (``.maxnreg``), 0 if that is not said
     """
 
     name: str
     parameters: tuple[Parameter, ...]
     returns: tuple[Parameter, ...] = ()
     cluster: tuple[int, int, int] = (1, 1, 1)
-    blocks: int = 1
+    blocks: int = 0
+    most: int = 0
 
 
 def header(text: str, line: int) -> Header:
@@ -57,7 +59,8 @@ def header(text: str, line: int) -> Header:
         parameters=_parameters(match["parameters"], line),
         returns=() if entry else _parameters(match["returns"], line),
         cluster=_extents(text, "reqnctapercluster"),
-        blocks=_extents(text, "minnctapersm")[0],
+        blocks=_number(text, "minnctapersm"),
+        most=_number(text, "maxnreg"),
     )
 
 
@@ -66,6 +69,12 @@ def _extents(text: str, directive: str) -> tuple[int, int, int]:
     match = re.search(rf"\.{directive}\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", text)
     x, y, z = (int(number or 1) for number in match.groups()) if match else (1, 1, 1)
     return x, y, z
+
+
+def _number(text: str, directive: str) -> int:
+    """Return the number of a directive in an entry's header, 0 without one."""
+    match = re.search(rf"\.{directive}\s+(\d+)", text)
+    return int(match[1]) if match else 0
 
 
 def _parameters(text: str | None, line: int) -> tuple[Parameter, ...]:

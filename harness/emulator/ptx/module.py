@@ -22,9 +22,9 @@ _OPERAND = re.compile(r"\{[^}]*\}|\[[^\]]*\]|\([^)]*\)|[^,\s{}\[\]()]+")
 _NAME = re.compile(r"(?<![\w$%.])[A-Za-z_$%][\w$%]*")
 _OPCODE = re.compile(r"([a-z][\w.:]*)(?![^\s{\[(%])\s*(.*)", re.DOTALL)  # no space is needed before ``{``
 _GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+\d+")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
 CARRY = "CC.CF"  # the register of the carry (PTX ISA, "Extended-Precision Integer Arithmetic")
-_INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
+_INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)")
 
 
 @dataclass
@@ -104,6 +104,7 @@ class _Reader:
     depth: open braces at module level
     pending: the header of a function whose body may follow, and its line
     has_lines: the text has ``.loc``
+    places: the source line that each file, line and column of a ``.loc`` belonged to last
     """
 
     def __init__(self, files: dict[str, str], has_lines: bool) -> None:
@@ -112,6 +113,7 @@ class _Reader:
         self._module: dict[str, Variable] = {}
         self._sizes: dict[str, int] = {}
         self._where = Source()
+        self._places: dict[tuple[str, ...], Source] = {}
         self.entries: dict[str, Entry] = {}
         self.functions: dict[str, Function] = {}
         self.body: _Body | None = None
@@ -161,7 +163,7 @@ class _Reader:
                     self.entries[name] = read
                 self.body = None
         elif _LOC.match(statement):
-            self._where = _location(statement, self._files) or self._where
+            self._where = _location(statement, self._files, self._places) or self._where
         else:
             _statement(statement, line, self._where if self._has_lines else Source(line=line), body)
 
@@ -172,19 +174,34 @@ def _files(found: list[tuple[int, str]]) -> dict[str, str]:
     return {match[1]: match[2] if place else "" for place, match in enumerate(matches)}
 
 
-def _location(statement: str, files: dict[str, str]) -> Source | None:
+def _location(statement: str, files: dict[str, str], places: dict[tuple[str, ...], Source]) -> Source | None:
     """Return the source line of a ``.loc``, or None for line 0, which says nothing.
 
     The compiler marks code that belongs to no line with 0; the last line stays in force. Code inlined from a
-    header belongs to the line of the kernel's own file that it was inlined at, if there is one.
+    header belongs to the line of the kernel's own file that it was inlined at, if there is one. Of functions
+    that call each other the outermost is told first: `places` keeps what their places belong to.
     """
     match = _LOC.match(statement)
     if not match or match[2] == "0":
         return None
-    for number, line in [(match[1], match[2]), *_INLINED.findall(statement)]:
-        if files.get(number, "") == "":
-            return Source(line=int(line))
-    return Source(line=int(match[2]), file=files[match[1]])
+    own, inlined = files.get(match[1], "") == "", _INLINED.search(statement)
+    caller = _caller(inlined.groups(), files, places) if inlined else None
+    found = Source(line=int(match[2]), file="" if own else files[match[1]])
+    if caller is not None and own:
+        found = Source(line=found.line, caller=caller.caller or caller.line)
+    elif caller is not None:
+        headers = (*caller.headers, found.file)
+        found = Source(line=caller.line, caller=caller.caller, headers=headers)
+    places[match.groups()] = found
+    return found
+
+
+def _caller(
+    place: tuple[str, ...], files: dict[str, str], places: dict[tuple[str, ...], Source]
+) -> Source | None:
+    """Return what the place of a call belongs to in the kernel's own file; None if that is not known."""
+    found = places.get(place) or Source(line=int(place[1]), file=files.get(place[0], ""))
+    return found if not found.file else None
 
 
 def _statement(text: str, line: int, where: Source, body: _Body) -> None:
@@ -261,6 +278,7 @@ def _finish(body: _Body) -> Entry:
         instructions=tuple(instructions),
         cluster=body.header.cluster,
         blocks=body.header.blocks,
+        most=body.header.most,
     )
 
 

@@ -42,7 +42,7 @@ class Entry:
     variables: its own variables and the module's, by name
     registers: the type of each register, by name
     sizes: bytes in use of each state space; dynamic shared memory is left out
-    cluster, blocks: those of `Header`
+    cluster, blocks, most: those of `Header`
     """
 
     name: str
@@ -52,6 +52,7 @@ class Entry:
     sizes: dict[str, int]
     cluster: tuple[int, int, int]
     blocks: int
+    most: int
     instructions: tuple[Instruction, ...]
 
 

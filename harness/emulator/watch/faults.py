@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from harness.emulator.group import Group, spread
-from harness.emulator.memory import GLOBAL_BASE
+from harness.emulator.memory import GLOBAL_BASE, WINDOW
 from harness.emulator.numbers.values import Integer, Lanes, Mask, mask_of
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
@@ -84,8 +84,10 @@ def named(group: Group, space: str, address: int, size: int) -> tuple[str, int, 
         if found is None:
             return "global memory", address - GLOBAL_BASE, 0
         return found[0].name, address - found[0].start, max(0, found[1])
-    limit = (group.batch.shared if space == "shared" else group.batch.local).size
-    distance = -address if address < 0 else max(0, address + size - limit)
+    scratch = group.batch.shared if space == "shared" else group.batch.local
+    if scratch.each and address >= 0:
+        address &= (1 << WINDOW) - 1
+    distance = -address if address < 0 else max(0, address + size - (scratch.each or scratch.size))
     name, offset = group.launch.variable(space, address)
     return name, offset, distance
 

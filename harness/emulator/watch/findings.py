@@ -7,14 +7,31 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
-class Source(NamedTuple):
-    """A source line, of the kernel's own file or of the header `file`; line 0 is unknown."""
+class _Line(NamedTuple):
+    line: int
+    file: str
 
-    line: int = 0
-    file: str = ""
+
+class Source(_Line):
+    """A source line, of the kernel's own file or of the header `file`; line 0 is unknown.
+
+    caller: the line of the kernel that calls the function of this line, 0 for one of the kernel itself
+    headers: those with the functions that this line calls to get at the code
+
+    Sources with other callers or headers are equal.
+    """
+
+    caller: int
+    headers: tuple[str, ...]
+
+    def __new__(cls, line: int = 0, file: str = "", caller: int = 0, headers: tuple[str, ...] = ()) -> Source:
+        found = super().__new__(cls, line, file)
+        found.caller, found.headers = caller, headers
+        return found
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
+        called = f", called in line {self.caller}" if self.caller else ""
+        return f"{self.file}:{self.line}" if self.file else f"line {self.line}{called}"
 
 
 UNKNOWN = Source()

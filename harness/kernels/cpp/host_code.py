@@ -121,7 +121,7 @@ def translate(
                     continue
                 unknown = {name for pair in _UNDEFINED.findall(e.log) for name in pair if name}
                 lines = brought.lines(unknown, e.log, left, folders)
-                if more := [line for line in lines if line not in prelude]:
+                if more := [line for line in dict.fromkeys(lines) if line not in prelude]:
                     prelude = "".join(more) + prelude
                     continue
                 cut = _without(texts, e.log, folders)

@@ -1,5 +1,6 @@
-"""Read the launches ``k<<<grid, block, shared>>>`` in the host code of a file, as far as they are numbers.
+"""Read the launches in the host code of a file, as far as they are numbers.
 
+They are ``k<<<grid, block, shared>>>`` and ``cudaLaunchKernelEx(&config, k, ...)``, which may have clusters.
 A name has the value that the text gave it last before the launch: by ``#define``, ``int threads = 256;`` or
 ``dim3 block(16, 16);``. What is an argument of a function, computed by one, or changed in a loop is unknown.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
@@ -16,6 +17,14 @@ from harness.kernels.expr import Expr, ExprError
 
 _LAUNCH = re.compile(
     r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
+)
+_CONFIGURED = re.compile(
+    r"\bcudaLaunchKernelEx\s*\(\s*&?\s*(\w+)\s*,\s*([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,300}?>)?"
+    r"\s*,?([^;{}]{0,500}?)\)\s*[;)]"
+)
+_CLUSTER_DIMS = re.compile(
+    r"\b__cluster_dims__\s*\(([^()]*)\)\s*(?:(?:__launch_bounds__\s*\([^()]*\)|\w+)\s+)*?"
+    r"(?!__launch_bounds__)(\w+)\s*\("
 )
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
@@ -32,6 +41,7 @@ _CAST = re.compile(r"\(\s*(?:unsigned|int|unsigned int|size_t|long)\s*\)")
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
 _ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
 _DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
+_LARGEST_CLUSTER = 16
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _TYPE = re.compile(
@@ -45,10 +55,11 @@ class Launch:
     """A launch in line `line` of the text.
 
     `entry` is the kernel, with template arguments if they are known. `block` and `grid` are x, y and z, empty
-    where they are not known; `shared` is in bytes, and None where it is not. `arguments` are the kernel's as
-    they are written, and `blocks` the grid in terms of these, ``(n + 128 - 1) // 128``; empty where other
-    names are left. `bytes` has what the text allocates for each argument, 0 where that is not known.
-    `threads` has the numbers of arguments of which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0.
+    where they are not known; `shared` is in bytes, and None where it is not known, or depends on the
+    arguments, whose sizes are guessed. `arguments` are the kernel's as they are written, and `blocks` the
+    grid in terms of these, ``(n + 128 - 1) // 128``; empty where other names are left. `bytes` has what the
+    text allocates for each argument, 0 where that is not known. `threads` has the numbers of arguments of
+    which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0.
     """
 
     entry: str
@@ -80,19 +91,17 @@ def launches(source: str) -> list[Launch]:
         for at in _ALLOCATED.finditer(plain)
     ]
     found = []
-    for at in _LAUNCH.finditer(plain):
-        known = before(at.start())
-        held = {name: size for place, name, size in sizes if place < at.start()}
-        grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
-        given_to = _ARGUMENTS.match(plain, at.end())
-        arguments = tuple(text.split(given_to[1])) if given_to else ()
+    for place, name, template, passed, (grid, block, shared) in sorted(_calls(plain)):
+        known = before(place)
+        held = {name: size for at, name, size in sizes if at < place}
+        arguments = tuple(text.split(passed))
         found.append(
             Launch(
-                entry=at[1] + known.arguments(at[2] or ""),
-                line=plain.count("\n", 0, at.start()) + 1,
+                entry=name + known.arguments(template),
+                line=plain.count("\n", 0, place) + 1,
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
-                shared=known.number(shared) if shared else 0,
+                shared=None if set(_WORD.findall(shared)) & set(arguments) else known.number(shared or "0"),
                 arguments=arguments,
                 blocks=known.expressions(grid, frozenset(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
@@ -100,6 +109,42 @@ def launches(source: str) -> list[Launch]:
             )
         )
     return found
+
+
+def _calls(plain: str) -> Iterator[tuple[int, str, str, str, tuple[str, str, str]]]:
+    """Yield (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
+    for at in _LAUNCH.finditer(plain):
+        grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
+        passed = _ARGUMENTS.match(plain, at.end())
+        yield at.start(), at[1], at[2] or "", passed[1] if passed else "", (grid, block, shared)
+    for at in _CONFIGURED.finditer(plain):
+        grid, block, shared = (
+            _last(plain[: at.start()], rf"\b{at[1]}\s*\.\s*{member}")
+            for member in ("gridDim", "blockDim", "dynamicSmemBytes")
+        )
+        yield at.start(), at[2], at[3] or "", at[4], (grid, block, shared)
+
+
+def _last(plain: str, name: str) -> str:
+    """Return what a text assigns last to a name, a pattern; "" for one that it never gives a value."""
+    found = [at.end() for at in re.finditer(rf"{name}\s*=(?!=)", plain)]
+    return _value(plain, found[-1]) if found else ""
+
+
+def cluster(source: str, entry: str) -> tuple[int, int, int]:
+    """Return the blocks of a cluster of the kernel `entry`, 1s if it has none or their number is not known.
+
+    Either the kernel says so, or the last attribute of its launch.
+    """
+    plain, name = text.blank(source), entry.partition("<")[0].rpartition("::")[2]
+    known = Values(_defined(source) | {n: value for _, n, value in _given(plain)})
+    written = next((text.split(at[1]) for at in _CLUSTER_DIMS.finditer(plain) if at[2] == name), [])
+    for at in _CONFIGURED.finditer(plain):
+        if not written and at[2].rpartition("::")[2] == name:
+            before = plain[: at.start()]
+            written = [_last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
+    x, y, z = (*(known.number(part) for part in written), 1, 1, 1)[:3]
+    return (x, y, z) if x and y and z and x * y * z <= _LARGEST_CLUSTER else (1, 1, 1)
 
 
 def of(source: str, entry: str) -> Launch | None:

@@ -28,7 +28,13 @@ _MASK = (1 << 18) - 1
 
 
 def misuse(
-    group: Group, ins: Instruction, message: str, other: Instruction | None = None, kind: str = ""
+    group: Group,
+    ins: Instruction,
+    message: str,
+    other: Instruction | None = None,
+    kind: str = "",
+    *,
+    benign: bool = False,
 ) -> None:
     """Report that an instruction is used against its rules; `other` is a second one that is involved."""
     launch = group.launch
@@ -39,7 +45,9 @@ def misuse(
     kind = kind or f"{ins.opcode[0]} misuse"
 
     def make() -> Finding:
-        return Finding(kind=kind, message=f"{message}: block {block}", sources=sources, block=block)
+        return Finding(
+            kind=kind, message=f"{message}: block {block}", sources=sources, block=block, benign=benign
+        )
 
     launch.findings.add(kind, (ins.index, other.index if other else -1, message[:20]), 1, make)
 
@@ -111,6 +119,7 @@ class Watch:
                 rows,
                 places,
                 _reporter(block, instruction, name, rows),
+                stores=value,
                 **_order(block),
             )
             if cluster.flags is not None:
@@ -240,7 +249,7 @@ def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kin
         )
         if earlier.unfenced:
             name = "missing proxy fence"
-        key = (site.source, ins.source, variable)
+        key = (site.source, ins.source, variable, earlier.alike)
 
         def who(row: int) -> str:
             other = cluster.blocks[row // threads]
@@ -252,6 +261,7 @@ def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kin
             begun = earlier.column >= threads * len(cluster.blocks)
             first = f"{_words(site) if begun else who(earlier.column)} {verb} it"
             second = f"{who(int(rows[lane]))} {_verb(what)} it" if rows is not None else f"{what} {now}s it"
+            second += ", the same value" if earlier.alike else ""
             return Finding(
                 kind=name,
                 message=f"{variable} at byte {offset}: {first}, then {second}; "
@@ -260,6 +270,7 @@ def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kin
                 variable=variable,
                 offset=offset,
                 block=launch.block_index(block.first),
+                benign=earlier.alike,
             )
 
         launch.findings.add(name, key, 1, make)

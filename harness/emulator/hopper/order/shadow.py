@@ -26,11 +26,13 @@ class Earlier:
 
     column, site: its column and its instruction
     unfenced: the two are ordered, and only the proxy fence is missing
+    alike: both store the same value
     """
 
     column: int
     site: int
     unfenced: bool
+    alike: bool = False
 
 
 Report = Callable[[str, Earlier, int, int], None]
@@ -89,6 +91,8 @@ class Shadow:
         self._site = np.zeros(self._count, np.int32)
         self._stamp = np.zeros(self._count, np.int32)
         self._atomic = np.zeros(self._count, np.bool_)
+        self._stored = np.zeros(self._count, np.int32)  # a number for what threads stored, 0 if not known
+        self._numbers: dict[Hashable, int] = {None: 0}
         self._reads: dict[Hashable, Reads] = {}  # by warp and stream
 
     def places(self, start: int, size: int) -> slice:
@@ -119,6 +123,7 @@ class Shadow:
         stream: tuple[Array, Array] | None = None,
         stamp: int = 0,
         told: Told = _nothing,
+        stores: Hashable = None,
     ) -> None:
         """Record an access of the threads `rows`, (n,), to `places`, (n, k); report each race.
 
@@ -126,16 +131,18 @@ class Shadow:
         stream: (columns, values) of a write that is an operation of its own for each thread
         stamp: that of the access in the order of global memory
         told: returns which earlier accesses, by column and stamp, threads know of by that order
+        stores: a key for what a write stores: equal keys mean equal values in each place
         """
-        clocks = self._clocks
+        clocks, stored = self._clocks, self._numbers.setdefault(stores, len(self._numbers))
         row = rows[:, None]
         column = self._column[places]
         unknown = (column >= 0) & (clocks.seen[row, column] < self._value[places])
         if kind in ("atomic", "poll"):
             unknown &= ~self._atomic[places]
         unknown = _untold(unknown, told, row, column, self._stamp, places)
+        alike = unknown & (self._stored[places] == stored) if stored and kind == "write" else None
         if unknown.any():
-            self._report("write", unknown, places, column, report)
+            self._report("write", unknown, places, column, report, alike=alike)
         mine, own = (rows, clocks.own(rows)) if stream is None else stream
         if kind == "poll":  # of which no later strong write is a race
             return
@@ -163,11 +170,13 @@ class Shadow:
         if kind == "write":
             twice = self._column[places] != mine[:, None]
             if twice.any():
-                self._report("same", twice, places, self._column[places], report)
+                alike = twice if stored else None
+                self._report("same", twice, places, self._column[places], report, alike=alike)
         self._value[places] = own[:, None]
         self._site[places] = site
         self._stamp[places] = stamp
         self._atomic[places] = kind == "atomic"
+        self._stored[places] = stored
         for reads in readers:
             reads.value[places] = 0
 
@@ -179,14 +188,19 @@ class Shadow:
         column: Array,
         report: Report,
         reads: Reads | None = None,
+        alike: Array | None = None,
     ) -> None:
-        """Report the first of the accesses `bad`, bool (n, k)."""
+        """Report the first of the accesses `bad`, bool (n, k), and of those that are not `alike`."""
+        if alike is not None and alike.any() and (bad & ~alike).any():
+            self._report(kind, bad & ~alike, places, column, report, reads)
+            bad = alike
         lane, k = (int(i) for i in np.argwhere(bad)[0])
         place = int(places[lane, k])
         site = self._site[place] if reads is None else reads.site[place]
         if kind == "same":
             site = _NONE
-        found = Earlier(column=int(column[lane, k]), site=int(site), unfenced=False)
+        same = alike is not None and bool(alike[lane, k])
+        found = Earlier(column=int(column[lane, k]), site=int(site), unfenced=False, alike=same)
         report(kind, found, place * self.grain, lane)
 
     # -- accesses of asynchronous operations
@@ -243,6 +257,7 @@ class Shadow:
         self._value[places] = stream[1]
         self._site[places] = site
         self._atomic[places] = False
+        self._stored[places] = 0
         for reads in readers:
             reads.value[places] = 0
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.emulator.decode import Attempt, Decoder, Reader, Run, handles
 from harness.emulator.group import Group, spread
-from harness.emulator.hopper.grid import WINDOW, Cluster
+from harness.emulator.hopper.grid import Cluster
 from harness.emulator.hopper.order.global_memory import STORES
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.tma import tensormap
@@ -24,7 +24,7 @@ from harness.emulator.hopper.tma.boxes import (
 )
 from harness.emulator.hopper.tma.transfer import Transfer, groups_of
 from harness.emulator.instructions.predicates import broadcast_mask
-from harness.emulator.memory import SHARED_BASE
+from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Integer, Lanes, mask_of
 from harness.emulator.ptx.program import Instruction
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from harness.emulator.decode import Attempt, Decoder, handles
+from harness.emulator.decode import Attempt, Decoder, handles, unset
 from harness.emulator.group import Group, spread
-from harness.emulator.hopper.grid import WARPGROUP, WINDOW
+from harness.emulator.hopper.grid import WARPGROUP
 from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.wgmma.descriptors import descriptor, elements
 from harness.emulator.hopper.wgmma.warpgroup import aligned, together, warpgroup_of
 from harness.emulator.instructions.matrix.sums import WGMMA, summed
 from harness.emulator.instructions.predicates import broadcast_mask
+from harness.emulator.memory import WINDOW
 from harness.emulator.numbers.formats import decode
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.program import Instruction
@@ -183,7 +184,10 @@ def _bits(group: Group, ins: Instruction, value: Any) -> int:
 def _check_registers(group: Group, ins: Instruction, form: Form, *, adds: bool) -> None:
     """Report registers that were written after the last ``wgmma.fence``, or have no fence before them."""
     state = warpgroup_of(group)
-    late = [r for r in (*(form.accumulators if adds else ()), *form.fragment) if r in state.touched]
+    read = (*(form.accumulators if adds else ()), *form.fragment)
+    late = [r for r in read if r in state.touched]
+    if (never := next((r for r in read if group.registers[r] is None), None)) is not None:
+        unset(group, ins, list(group.launch.entry.registers)[never])
     if not state.fenced:
         misuse(
             group, ins, "no wgmma.fence before the first product of the warpgroup", kind="missing wgmma.fence"

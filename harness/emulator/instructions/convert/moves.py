@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.emulator.decode import FLOAT, Decoder, Reader, Run, handles
 from harness.emulator.group import Group, Value
-from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from harness.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Affine, Array, Integer, Mask, mask_of, shift
 from harness.emulator.ptx.program import Instruction
 
@@ -157,8 +157,9 @@ def cvta(decoder: Decoder, ins: Instruction) -> Run:
     Shared and local memory have windows of their own in the generic address space, from `SHARED_BASE` and
     `LOCAL_BASE` on; a global address is its own generic address.
     """
-    parts = decoder.parts(ins, {"to", "global", "shared", "local", "const", "param", "u64", "u32"})
-    base = {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(ins.opcode[-2], 0)
+    spaces = {"global", "shared", "shared::cta", "shared::cluster", "local", "const", "param"}
+    parts = decoder.parts(ins, {"to", *spaces, "u64", "u32"})
+    base = {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(ins.opcode[-2].partition("::")[0], 0)
     by = -base if "to" in parts else base
     read = decoder.integer(ins, ins.operands[1], 64)
     into = decoder.register(ins, ins.operands[0])
@@ -199,8 +200,12 @@ def slct(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("isspacep")
 def isspacep(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``isspacep``: whether a generic address lies in a state space."""
-    space = ins.opcode[1].partition("::")[0]
+    """Decode ``isspacep``: whether a generic address lies in a state space.
+
+    ``shared`` is that of the block itself, ``shared::cluster`` also that of others.
+    """
+    space, _, part = ins.opcode[1].partition("::")
+    own = space == "shared" and part != "cluster"
     bounds = {"shared": (SHARED_BASE, LOCAL_BASE), "local": (LOCAL_BASE, 2 * LOCAL_BASE)}
     low, end = bounds.get(space, (GLOBAL_BASE, 1 << 63))
     if space not in (*bounds, "global"):
@@ -210,8 +215,10 @@ def isspacep(decoder: Decoder, ins: Instruction) -> Run:
 
     def run(group: Group, where: Any) -> None:
         algebra, address = group.algebra, read(group)
-        above = algebra.compare("ge", address, low, unsigned=True, bits=64)
-        below = algebra.compare("lt", address, end, unsigned=True, bits=64)
+        start = low + getattr(group.batch, "base", 0) if own else low  # of a block of a cluster
+        last = start + (1 << WINDOW) if own else end
+        above = algebra.compare("ge", address, start, unsigned=True, bits=64)
+        below = algebra.compare("lt", address, last, unsigned=True, bits=64)
         group.write(into, algebra.both(above, below), where)
 
     return run
