@@ -139,9 +139,8 @@ def portable(variant: Variant, arch: str, cache: Cache) -> tuple[str, dict[str, 
     kernel was not built for `arch`, or if nothing is cached, or if it includes headers of libraries: the
     other machine may have other ones.
     """
-    kernel = variant.kernel
-    found = includes.of(kernel)
-    key, portable = _keys(variant, arch, compiler_version(kernel.language), found)
+    found = includes.of(variant.kernel)
+    key, portable = _keys(variant, arch, compiler_version(variant.kernel.language), found)
     entry = cache.get(key)
     return None if entry is None or found.libraries else (portable, entry)
 
@@ -227,9 +226,10 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
             log=_as_typed(e.log, kernel.path),
             hint=nvrtc.hint(e.log),
         ) from None
+    translated = made.code, made.ptx, made.log, made.entry
     _WHOLE.clear()
-    _WHOLE[whole] = made.code, made.ptx, made.log, made.entry
-    return _WHOLE[whole]
+    _WHOLE[whole] = translated
+    return translated
 
 
 def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, bytes]) -> Translated:
@@ -325,10 +325,9 @@ def _parse_report(log: str, entry: str, where: str) -> Resources:
 
 
 def _check_overlap(log: str, variant: Variant, arch: str) -> None:
-    """Raise BuildError where ptxas serialized wgmma instructions.
+    """Raise BuildError where ptxas serialized wgmma instructions, but for files without front matter.
 
-    Such code is correct, and slow for a reason that no line of the source shows. Of a file without front
-    matter, which makes no claim, it is in the log.
+    Such code is correct, and slow for a reason that no line of the source shows.
     """
     if (found := _SERIALIZED.search(log)) and not variant.kernel.plain:
         raise BuildError(

@@ -30,7 +30,8 @@ _MOST = 2**16
 _TILED = 2**18  # as many as arrays may have so that sizes are no less than a tile
 _LONGEST = 2**28  # elements of a guess
 _HINTS = {  # of types that stand for more than numbers
-    "CUtensorMap": "its box is no number in this file: front matter has it, tensormaps, see kernel files",
+    "CUtensorMap": "its box is no number in this file: [tensormaps] of front matter says what it is. In "
+    "Python it is emulate(..., arguments=[TensorMap(...)])",
     "cudaTextureObject_t": "emulate(ptx, ..., arguments=[Texture(array=...)]) in Python takes one",
     "cudaSurfaceObject_t": "emulate(ptx, ..., arguments=[Texture(array=...)]) in Python takes one",
 }
