@@ -18,8 +18,9 @@ from shared.hopper_strangers import BROUGHT, FOLDER, WRONG, Brought, wide
 LONGEST = 10  # seconds of a processor until anything is told, a hang too
 
 
-def marked(name: str, *more: Any) -> Any:
-    return pytest.param(name, *more, marks=[pytest.mark.slow] if BROUGHT[name].headers else [])
+def marked(name: str, *more: Any, slow: bool = False) -> Any:
+    """A case. A newcomer runs each kernel that needs no headers once right and once wrong."""
+    return pytest.param(name, *more, marks=[pytest.mark.slow] if slow or BROUGHT[name].headers else [])
 
 
 def run(brought: Brought, source: str, schedule: str = "late") -> tuple[Emulation, bool]:
@@ -50,8 +51,10 @@ def run(brought: Brought, source: str, schedule: str = "late") -> tuple[Emulatio
     return found, all(np.allclose(array, values, **near) for array, values in got)
 
 
-@pytest.mark.parametrize("schedule", ["late", "early"])
-@pytest.mark.parametrize("name", [marked(name) for name in BROUGHT])
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [marked(name, order, slow=order == "early") for name in BROUGHT for order in ("late", "early")],
+)
 def test_a_right_kernel_has_no_finding(name: str, schedule: str) -> None:
     found, right = run(BROUGHT[name], BROUGHT[name].source, schedule)
     assert [str(f) for f in found.findings] == [] and right
@@ -60,7 +63,12 @@ def test_a_right_kernel_has_no_finding(name: str, schedule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"), [marked(name, fault) for name, one in BROUGHT.items() for fault in one.faults]
+    ("name", "fault"),
+    [
+        marked(name, fault, slow=fault != one.faults[0])
+        for name, one in BROUGHT.items()
+        for fault in one.faults
+    ],
 )
 def test_a_planted_fault_is_found(name: str, fault: tuple[str, str, str]) -> None:
     old, new, kind = fault

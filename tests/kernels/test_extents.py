@@ -119,12 +119,11 @@ __global__ void lists(float* all, int n)
 @pytest.mark.parametrize(
     ("source", "right", "wrong"),
     [
-        (ROWS, "row >= n", "row > n"),
-        (BORDER, "now[AT(i, j + 1)]", "now[AT(i, j + 2)]"),
-        (CUBE, "cells[flat(x, y, z,", "cells[flat(x, y, z + 1,"),
-        (EACH, "k < MOST", "k <= MOST"),
+        pytest.param(ROWS, "row >= n", "row > n", id="rows", marks=pytest.mark.slow),
+        pytest.param(BORDER, "now[AT(i, j + 1)]", "now[AT(i, j + 2)]", id="border"),
+        pytest.param(CUBE, "cells[flat(x, y, z,", "cells[flat(x, y, z + 1,", id="cube"),
+        pytest.param(EACH, "k < MOST", "k <= MOST", id="each", marks=pytest.mark.slow),
     ],
-    ids=["rows", "border", "cube", "each"],
 )
 def test_kernels_run_in_bounds_and_their_faults_are_found(
     tmp_path: Path, source: str, right: str, wrong: str

@@ -103,6 +103,7 @@ int main() { turn<<<dim3(4, 4), BOX * BOX>>>(a, b); }
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not any((folder / "cuda/barrier").is_file() for folder in includes.libraries()), reason="needs CCCL"
 )
