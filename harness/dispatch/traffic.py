@@ -60,10 +60,10 @@ def dram_bytes(device: Device) -> float:
     """Return the bytes per cycle and SM that a copy reads and writes on a GPU.
 
     That is the share of the peak bandwidth that a copy reaches on an H200, to a tenth of a byte. If the
-    driver reports no memory clock, it is an H200's `DRAM_BYTES`.
+    driver reports no clocks, it is an H200's `DRAM_BYTES`.
     """
-    peak = device.peak_bandwidth / (device.sms * device.clock_hz)
-    return round(_REACHED * peak, 1) or DRAM_BYTES
+    cycles = device.sms * device.clock_hz
+    return round(_REACHED * device.peak_bandwidth / cycles, 1) or DRAM_BYTES if cycles else DRAM_BYTES
 
 
 def copying(

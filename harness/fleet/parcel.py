@@ -47,7 +47,9 @@ def parcel(variants: Sequence[Variant], arch: str, cache: Cache, include: Sequen
     if module.endswith(".py") and cls:
         beside = path.parent / module
         files[beside.resolve()] = beside.read_bytes()
-    folders = [Path(folder).resolve() for folder in include]
+    # Without front matter they are all folders: those of its repository were found, and are not there.
+    named = kernel.include if kernel.plain else tuple(str(Path(folder).absolute()) for folder in include)
+    folders = [(path.parent / folder).resolve() for folder in named]
     root = Path(os.path.commonpath([path.parent, *(p.parent for p in files), *folders]))
     return Parcel(
         word=f"{FOLDER}/{path.relative_to(root).as_posix()}",

@@ -28,7 +28,7 @@ FORMAT = "4"  # the format of a cache entry; part of its key
 NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")  # without the linker's cache: see nvrtc.OPTIONS
 Translated = tuple[bytes, bytes, str, str]  # machine code, PTX, log, the entry's name in the code
 _SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas makes each wgmma wait for the one before it
-_WHOLE: dict[str, Translated] = {}  # the last one by text and options, with all kernels but instances
+_LAST: list[tuple[str, Translated]] = []  # of a text with options: it has all kernels but instances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +210,9 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
         *nvrtc.options(kernel.options, found.libraries),
     ]
     whole, _ = _keys(replace(variant, kernel=replace(kernel, entry="")), arch, "", found)
-    if (last := _WHOLE.get(whole)) and (name := nvrtc.lowered(variant.entry, last[2])):
-        return *last[:3], name
+    known = next((translated for key, translated in tuple(_LAST) if key == whole), None)
+    if known and (name := nvrtc.lowered(variant.entry, known[2])):
+        return *known[:3], name
     try:
         made = host_code.translate(source_text(variant), kernel.path, variant.entry, options, found.own)
     except nvrtc.CompileError as e:
@@ -227,8 +228,7 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
             hint=nvrtc.hint(e.log),
         ) from None
     translated = made.code, made.ptx, made.log, made.entry
-    _WHOLE.clear()
-    _WHOLE[whole] = translated
+    _LAST[:] = [(whole, translated)]  # at once: other threads compile, too
     return translated
 
 

@@ -14,9 +14,8 @@ from harness.driver import tensormap
 from harness.emulator import Buffer, Emulation, Record, TensorMap, emulate, initial_variables
 from harness.emulator.blocks.endless import BUDGET
 from harness.errors import InspectError
-from harness.kernels.cpp import launches
 from harness.launch.builds import Built
-from harness.launch.kernel import NULL, Mapped, grid, maps, workspace
+from harness.launch.kernel import NULL, Mapped, cluster, grid, maps, workspace
 from harness.problems.protocol import Argument, Problem, Struct, Tensor, constants, outputs, updated
 from harness.problems.registry import blamed
 from harness.sass import access_widths
@@ -114,7 +113,7 @@ def launch(
         block=variant.block,
         arguments=bound,
         shared=variant.shared,
-        cluster=launches.cluster(variant.kernel.source, variant.kernel.entry) if variant.kernel.plain else (),
+        cluster=cluster(variant) or (),
         schedule=options.schedule,
         check=options.check,
         count=options.count,

@@ -114,6 +114,7 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
                     *(own if variant.kernel.workspace else ()),
                 ],
                 shared=variant.shared,
+                cluster=cluster(variant),
                 cooperative=variant.kernel.cooperative,
                 programmatic=variant.programmatic,
             )
@@ -231,8 +232,7 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1, batch: int = 1) ->
         )
     x, y, z = _tiles(variant, problem)
     x, y, z = variant.grid((x, y, z * batch), sms, _sizes(problem))
-    if variant.kernel.plain:  # whose launch is guessed
-        of = launches.cluster(variant.kernel.source, variant.kernel.entry)
+    if of := cluster(variant):  # the launch of host code is guessed
         x, y, z = (-(-blocks // n) * n for blocks, n in zip((x, y, z), of, strict=True))
     if x > 2**31 - 1 or y > 65535 or z > 65535:
         raise UsageError(
@@ -241,6 +241,13 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1, batch: int = 1) ->
             hint="choose a smaller size or a larger tile",
         )
     return x, y, z
+
+
+def cluster(variant: Variant) -> tuple[int, int, int] | None:
+    """Return the blocks of a cluster that host code gives a kernel without front matter, if it does."""
+    kernel = variant.kernel
+    found = launches.cluster(kernel.source, kernel.entry) if kernel.plain else (1, 1, 1)
+    return found if found != (1, 1, 1) else None
 
 
 def workspace(variant: Variant, problem: Problem, *, sms: int = 1, batch: int = 1) -> int:

@@ -96,6 +96,11 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         sizes = sorted(int(axes.get(n, scalars[n])) + border for n in whole) or [size]
         length = math.prod([*sizes[:1] * (depth - len(sizes)), *sizes[-depth:]])
         unknown = [p.name for p in pointers if p.name not in axes]
+        if large := next((name for name, count in lengths.items() if count > _LONGEST), None):
+            raise UsageError(
+                f"{large} would have {lengths[large]:,} elements: four boxes along each extent",
+                hint="front matter says what it is: [tensormaps]",
+            )
         if length > _LONGEST and unknown:
             raise UsageError(
                 f"{unknown[0]} would have {length:,} elements, the product of sizes",

@@ -76,6 +76,21 @@ def test_ones_own_kernel_compiles_elsewhere_from_what_it_takes_along(tmp_path: P
     assert compile_kernel(loaded.variant(), ARCH, Cache(tmp_path / "b")).code
 
 
+def test_headers_that_were_found_in_a_repository_come_along(tmp_path: Path) -> None:
+    """Elsewhere there is no repository to find them in."""
+    for folder in (".git", "src/kernels", "src/common"):
+        (tmp_path / "work" / folder).mkdir(parents=True)
+    (tmp_path / "work" / "src" / "common" / "size.h").write_text("#define SIZE 16\n")
+    path = tmp_path / "work" / "src" / "kernels" / "plain.cu"
+    path.write_text('#include "size.h"\n__global__ void k(float* x) { x[threadIdx.x % SIZE] = 1; }\n')
+    found = packed(path, Cache(tmp_path / "a"), [])
+    assert sorted(found.files) == ["common/size.h", "kernels/plain.cu"]
+    path, include = unpacked(found, tmp_path / "elsewhere")
+    assert include == [str(tmp_path / "elsewhere" / "common")]
+    (loaded,) = catalog.chosen([kernel(str(path))], None, include)
+    assert compile_kernel(loaded.variant(), ARCH, Cache(tmp_path / "b")).code
+
+
 @pytest.mark.usefixtures("no_compiler")
 class TestBuilds:
     @pytest.fixture

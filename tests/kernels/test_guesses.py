@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import catalog, text
-from harness.kernels.cpp import guesses, launches
+from harness.kernels.cpp import brought, elements, guesses, launches
 from harness.kernels.expr import Expr
 
 KERNEL = """\
@@ -141,6 +142,31 @@ def test_a_launch_by_a_configuration() -> None:
 def test_shared_memory_that_follows_from_an_argument_is_not_known() -> None:
     launch = "int n = 64, m = 32; k<<<1, 32, {} * sizeof(float)>>>(x, n);"
     assert [launches.launches(launch.format(size))[0].shared for size in "mn"] == [128, None]
+    named = "int n = 64, m = 32; size_t a = 2 * {0}, b = a + 4; k<<<1, 32, b>>>(x, n);"
+    assert [launches.launches(named.format(size))[0].shared for size in "mn"] == [68, None]
+
+
+def test_names_for_names_take_no_time() -> None:
+    """Each of them leads to the others: without what is kept 12 definitions took a minute."""
+    names = ["T", "value_type", "scalar", "number"]
+    texts = [f"typedef {a} {b}; typedef {a} {b} ;" for a in names for b in names if a != b]
+    structs = [f"struct S{n} {{ {' '.join(f'S{n + 1} m{k};' for k in range(9))} }};" for n in range(7)]
+    began = time.process_time()
+    assert elements.of("T", texts) is None
+    assert elements.of("T", [*texts, "typedef float scalar;"]) == ("float32", 1)
+    assert elements.of("S0", structs) is None
+    most = elements.of("S4", [*structs, "struct S7 { float x; };"])
+    assert most is not None and elements.size(most) == 4 * 9**3
+    macros = [f"#define M{i} ({' + '.join(9 * [f'M{i - 1}'])})" for i in range(1, 9)]
+    launches.launches("\n".join(["#define M0 n", *macros, "k<<<M8, 32>>>(x, n);"]))
+    assert time.process_time() - began < 2
+
+
+def test_odd_names_and_alignments(tmp_path: Path) -> None:
+    assert not brought.is_there("a" * 300 + ".h", [str(tmp_path)], [str(tmp_path / "k.cu")])
+    empty = elements.of("E", ["struct alignas(0) E { };"])
+    assert empty is not None and elements.size(empty) == 1
+    assert elements.size(elements.of("E", ["struct alignas(32) E { int x; };"]) or ("int8", 1)) == 32
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,12 @@ def test_a_header_elsewhere_in_the_repository_is_named(tmp_path: Path) -> None:
         missing + log.replace("NAME", "own.h")
     )
     assert f"-I {root}, or" in nvrtc.hint(log.replace("NAME", "src/common/own.h"))
-    for name in ("none.h", "outside.h", "\0", "common"):
+    for name in ("none.h", "outside.h", "../outside.h", "\0", "common"):
         assert "-I /" not in nvrtc.hint(log.replace("NAME", name)), name
+    kernel = root / "src" / "kernels" / "k.cu"
+    assert includes.of_repository(kernel, '#include "own.h"') == (str(root / "src" / "common"),)
+    for name in ("../outside.h", "../../outside.h", "none.h"):
+        assert includes.of_repository(kernel, f'#include "{name}"') == (), name
 
 
 def test_a_fault_of_another_kind_has_no_hint(compiled: Compiled) -> None:

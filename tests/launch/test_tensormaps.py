@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fakes import driver as fake_driver
@@ -16,12 +17,13 @@ from harness.bench import emulation
 from harness.bench.row import OK
 from harness.driver import Context, Device, Stream, tensormap
 from harness.errors import BuildError, SpecError, UsageError
-from harness.kernels import compiler, spec
+from harness.kernels import catalog, compiler, spec
 from harness.launch import kernel as launch
 from harness.launch.builds import build_all
 from harness.launch.operands import Operands
 from harness.problems import registry
 from harness.problems.gemm import GEMMS, Gemm
+from harness.problems.guessed import problem_of
 from harness.support.cache import Cache
 from shared import tma_gemm
 
@@ -229,6 +231,33 @@ def test_a_leading_dimension_that_forbids_a_map_passes_zeros(
     ):
         run(stream)
     assert fake.launches[0].args[0] == bytes(128)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_a_launch_has_the_clusters_of_host_code(
+    fake: FakeDriver, context: Context, cache: Cache, tmp_path: Path, blocks: int
+) -> None:
+    """A kernel without front matter is launched as its file does, in whole clusters."""
+    path = tmp_path / "plain.cu"
+    path.write_text(
+        "__global__ void k(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 1; }\n"
+        "int main() { config.gridDim = 5; config.blockDim = 32; attribute.val.clusterDim.x = COUNT;\n"
+        "cudaLaunchKernelEx(&config, k, x, n); }\n".replace("COUNT", str(blocks))
+    )
+    kernel = catalog.kernel(str(path))
+    made = compiler.compile_kernel(kernel.variant(), "sm_90a", cache)
+    fake.functions = {made.entry: [8, 4]}
+    guessed = problem_of(kernel)
+    with_reference = {"unverified": False, "reference": lambda self, inputs: np.zeros_like(inputs["x"])}
+    problem = type("Referenced", (guessed,), with_reference).from_axes({})
+    with (
+        Stream(context) as stream,
+        Operands(context, problem, stream, seed=1, sets=1) as operands,
+        launch.prepare(made, operands) as run,
+    ):
+        run(stream)
+    (seen,) = fake.launches
+    assert seen.cluster == ((blocks, 1, 1) if blocks > 1 else None) and seen.grid[0] % blocks == 0
 
 
 def test_tf32_inputs_are_rounded_by_the_tma_and_its_output_is_not() -> None:

@@ -61,6 +61,24 @@ def test_a_tensor_map_is_read() -> None:
     assert {name: map_.name for name, map_ in found(alone).items()} == {"a": "in", "b": "in"}
 
 
+def test_odd_extents_and_large_boxes(tmp_path: Path) -> None:
+    """An extent that is no size is unknown; a tensor of which nobody has as much is not made."""
+    known = HOST.replace("{WIDTH, HEIGHT}", "{-1, 0}")
+    assert found(known)["a"].extents == (64, 64)
+    path = tmp_path / "k.cu"
+    box, large = "uint32_t box[2] = {BOX, 16}", "uint32_t box[5] = {64, 16, 16, 8, 64}"
+    wide = HOST.replace(box, large).replace("size[2] = {WIDTH, HEIGHT}", "size[5] = {n, n, n, n, n}")
+    path.write_text((KERNEL + wide).replace("NAMED", "in"))
+    ran = CliRunner().invoke(main, ["check", str(path)])
+    assert ran.exit_code == 2 and "elements: four boxes along each extent" in ran.output, ran.output
+
+
+def test_a_map_behind_a_pointer_is_read_likewise() -> None:
+    behind = (KERNEL + HOST).replace("const __grid_constant__ CUtensorMap a", "const CUtensorMap* a")
+    (entry,) = text.entries(behind)
+    assert tensors.of(behind, entry, "copy") == found(HOST)
+
+
 TURN = """
 #include <cuda/barrier>
 #include <cuda/std/utility>

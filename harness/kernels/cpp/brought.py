@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from harness.kernels.cpp import nvrtc
+from harness.kernels.cpp import includes, nvrtc
 
 _TENSOR_MAP = (  # as <cuda/barrier> declares it, too
     "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; }; "
@@ -85,4 +85,4 @@ def _of_std(log: str, folders: Iterable[str]) -> Iterator[str]:
 def is_there(name: str, folders: Iterable[str], beside: Iterable[str]) -> bool:
     """Return True where a header is in one of these folders, or beside one of these files."""
     places = chain(map(Path, folders), (Path(file).parent for file in beside))
-    return any((place / name).is_file() for place in places)
+    return any(includes.is_file(place / name) for place in places)

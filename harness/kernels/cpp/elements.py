@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Sequence
@@ -45,6 +46,7 @@ _MEMBER = re.compile(r"((?:[\w:]+\s+)+)([\w\s,\[\]]+)")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
 _DEEPEST = 8  # names for names, and structs in structs
+_KEPT = 512  # answers: names for names lead to the same ones again and again
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
 
 
@@ -61,15 +63,16 @@ def of(declared: str, texts: Sequence[str]) -> Type | None:
 
     None is returned for a type that is not known, as are structs with pointers.
     """
-    found = _found(declared, texts) or _struct(declared, texts)
-    if found is None and (enums := _given(_ENUM, declared, texts)):
-        found = _found(enums[0][0] or "int", texts)
+    whole = tuple(texts)
+    found = _found(declared, whole) or _struct(declared, whole)
+    if found is None and (enums := _given(_ENUM, declared, whole)):
+        found = _found(enums[0][0] or "int", whole)
     return found
 
 
 def is_enum(declared: str, texts: Sequence[str]) -> bool:
     """Return True where a type is an enumeration, whose first value is 0 and no size."""
-    return bool(_given(_ENUM, declared, texts))
+    return bool(_given(_ENUM, declared, tuple(texts)))
 
 
 def defined(kernel: Kernel) -> tuple[str, ...]:
@@ -79,7 +82,8 @@ def defined(kernel: Kernel) -> tuple[str, ...]:
     return conditions.taken([_COMMENT.sub(" ", t) for t in whole], kernel.params)
 
 
-def _found(declared: str, texts: Sequence[str], depth: int = 0) -> tuple[str, int] | None:
+@functools.lru_cache(maxsize=_KEPT)
+def _found(declared: str, texts: tuple[str, ...], depth: int = 0) -> tuple[str, int] | None:
     """Return the NumPy type of a C type, and how many of it an element has; None if it is not known.
 
     A name that `texts` define in several ways, by conditions that are not known, stands for the widest one.
@@ -100,11 +104,12 @@ def _found(declared: str, texts: Sequence[str], depth: int = 0) -> tuple[str, in
     return ("u" if unsigned and kind.startswith("int") else "") + kind, int(lanes or 1)
 
 
-def _given(pattern: str, name: str, texts: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return what a pattern with a name in it finds in all texts."""
+@functools.lru_cache(maxsize=_KEPT)
+def _given(pattern: str, name: str, texts: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """Return what a pattern with a name in it finds in all texts, each once."""
     if not re.fullmatch(r"\w+", name):
-        return []
-    return [found for text in texts for found in re.findall(pattern.format(name), text)]
+        return ()
+    return tuple(dict.fromkeys(found for text in texts for found in re.findall(pattern.format(name), text)))
 
 
 def _width(kind: str) -> int:
@@ -117,16 +122,17 @@ def size(kind: Type) -> int:
     return kind.itemsize if isinstance(kind, np.dtype) else _width(kind[0]) * kind[1]
 
 
-def _struct(name: str, texts: Sequence[str], depth: int = 0) -> np.dtype[Any] | None:
+@functools.lru_cache(maxsize=_KEPT)
+def _struct(name: str, texts: tuple[str, ...], depth: int = 0) -> np.dtype[Any] | None:
     """Return a struct as C++ lays it out; None for members other than numbers, arrays of them and structs."""
     name = name.removeprefix("struct ")
-    given = _given(_STRUCT, name, texts) if depth < _DEEPEST else []
+    given = _given(_STRUCT, name, texts) if depth < _DEEPEST else ()
     if not given:
         meant = (next(filter(None, f)) for f in _given(_ALIAS, name, texts)) if depth < _DEEPEST else ()
         return next((s for m in meant if (s := _struct(m, texts, depth + 1))), None)
     head, members = given[0][:2] if given[0][1] else given[0][2:]
     asked = re.search(r"\(\s*(\d+)\s*\)", head)
-    at, most = 0, int(asked[1]) if asked else 1
+    at, most = 0, max(1, int(asked[1])) if asked else 1  # alignas(0) asks for nothing
     kinds: list[Any] = []
     offsets = []
     for member in filter(None, map(str.strip, members.split(";"))):
@@ -151,7 +157,7 @@ def _struct(name: str, texts: Sequence[str], depth: int = 0) -> np.dtype[Any] | 
     )
 
 
-def _length(written: str, texts: Sequence[str]) -> int:
+def _length(written: str, texts: tuple[str, ...]) -> int:
     """Return the length of an array, a number or a macro that is one; 0 if it is not known."""
     meant = [next(filter(None, found)) for found in _given(_ALIAS, written.strip(), texts)]
     number = next(iter(meant), written).strip()

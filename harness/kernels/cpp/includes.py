@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import re
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ _PACKAGES = (  # what to install for a header that is not there
     (r"(cuda|cub|nv|thrust)/.*", _TOOLKIT),
     (r"(cuda|cooperative_groups|crt|sm_|vector_|device_|math_|mma)[\w/]*\.(h|hpp)", _TOOLKIT),
 )
-_ABOVE = 16  # folders above a kernel that are searched for a header, up to that of its repository
+_ABOVE, _NEAR = 16, 6  # folders above a kernel that are searched, in a repository and without one
 _STD = "cuda/std/type_traits"  # where it is, the rest of CUDA's standard library is
 _MOST = 3000  # folders of a repository that are searched
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
@@ -91,7 +90,7 @@ def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
             known = False
             for header in (Path(os.path.realpath(folder / name)) for folder in (beside, *everywhere)):
                 try:
-                    known = known or _is_file(header)
+                    known = known or is_file(header)
                     if header in found or header.is_dir() or not header.exists():
                         continue
                     found[header] = files.read(header)
@@ -108,7 +107,7 @@ def _of_libraries(own: dict[Path, bytes], names: tuple[str, ...]) -> Included:
     if not names:
         return Included(own=own)
     there = libraries()
-    held = tuple(name for name in names if any(_is_file(folder / name) for folder in there))
+    held = tuple(name for name in names if any(is_file(folder / name) for folder in there))
     missing = tuple(name for name in names if name not in held)
     if not held:
         return Included(own=own, missing=missing)
@@ -139,16 +138,31 @@ def hint(name: str) -> str:
 
 
 def elsewhere(name: str, file: Path) -> Path | None:
-    """Return the folder of the repository of `file` where a header is: one above it, beside those, or any."""
-    for above in itertools.islice(file.parents, _ABOVE):
-        with contextlib.suppress(OSError, ValueError, NotImplementedError):  # no file can have such a name
+    """Return the folder where a header is: one above `file`, beside those, or any of its repository.
+
+    Without a repository only a few folders above are searched, and with one nothing outside it.
+    """
+    root = _root(file)
+
+    def holds(folder: Path) -> bool:
+        file = folder / name
+        return is_file(file) and (root is None or Path(os.path.realpath(file)).is_relative_to(root))
+
+    for above in file.parents[: _ABOVE if root else _NEAR]:
+        beside: list[Path] = []
+        with contextlib.suppress(OSError):  # a folder that may not be read
             beside = sorted(folder for folder in above.iterdir() if folder.is_dir())
-            if found := next((folder for folder in (above, *beside) if _is_file(folder / name)), None):
-                return found
-        if (above / ".git").exists():
-            held = (folder for folder in _within(above) if _is_file(folder / name))
+        if found := next(filter(holds, (above, *beside)), None):
+            return found
+        if above == root:
+            held = filter(holds, _within(root))
             return max(held, key=lambda folder: len(os.path.commonpath((folder, file))), default=None)
     return None
+
+
+def _root(file: Path) -> Path | None:
+    """Return the folder of the repository that a file is in, if it is in one."""
+    return next((above for above in file.parents[:_ABOVE] if (above / ".git").exists()), None)
 
 
 def of_repository(kernel: Path, source: str) -> tuple[str, ...]:
@@ -157,7 +171,7 @@ def of_repository(kernel: Path, source: str) -> tuple[str, ...]:
     A build passes them as -I. Their headers may need further folders. Without a repository there are none.
     """
     file = kernel.resolve()
-    if not any((above / ".git").exists() for above in itertools.islice(file.parents, _ABOVE)):
+    if _root(file) is None:
         return ()
     found: list[str] = []
     while True:
@@ -181,8 +195,9 @@ def _within(root: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Return True for a file; False also where no file can have such a name."""
     try:
         return path.is_file()
-    except (OSError, ValueError):  # no file can have such a name
+    except (OSError, ValueError):
         return False

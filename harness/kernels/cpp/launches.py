@@ -101,7 +101,7 @@ def launches(source: str) -> list[Launch]:
                 line=plain.count("\n", 0, place) + 1,
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
-                shared=None if set(_WORD.findall(shared)) & set(arguments) else known.number(shared or "0"),
+                shared=None if known.mention(arguments, shared) else known.number(shared or "0"),
                 arguments=arguments,
                 blocks=known.expressions(grid, frozenset(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
@@ -263,13 +263,23 @@ class Values:
             if known is None:
                 return None
             parts.append(known)
-        return "".join(parts)
+        whole = "".join(parts)
+        return whole if len(whole) <= _DEEPEST * _LONGEST else None
 
     def among(self, names: Sequence[str], written: str) -> tuple[int, ...]:
         """Return the numbers of those of `names` that dimensions consist of, and 0 for the others."""
         made = _MADE.match(self._texts.get(written.strip(), written).strip())
         parts = [part.strip() for part in (text.split(made[1]) if made else [written])]
         return tuple(self.number(name) or 0 if name in parts else 0 for name in names)
+
+    def mention(self, names: Collection[str], written: str) -> bool:
+        """Return True if one of `names` is in an expression, or in what its names stand for."""
+        seen, left = set[str](), [written]
+        while left:
+            words = set(_WORD.findall(left.pop())) - seen
+            seen |= words
+            left += (self._texts.get(word, "") for word in words)
+        return not seen.isdisjoint(names)
 
     def _member(self, at: re.Match[str]) -> str:
         """Return the part of a ``dim3`` that ``block.x`` is; itself where it is not known."""

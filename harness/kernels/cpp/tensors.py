@@ -61,7 +61,7 @@ def of(source: str, entry: text.Entry, name: str) -> dict[str, Encoded]:
     found = {
         p.name: known.get(argument.strip("&* ")) or known.get(p.name) or only
         for p, argument in zip(entry.parameters, passed, strict=False)
-        if p.type == "CUtensorMap" and not p.pointer
+        if p.type == "CUtensorMap"
     }
     return {parameter: tensor for parameter, tensor in found.items() if tensor is not None}
 
@@ -89,7 +89,7 @@ def _encoded(source: str) -> list[Encoded]:
                     element=at[3],
                     size=_ELEMENTS[at[3]],
                     extents=tuple(
-                        min(e or n * _BOXES, n * _BOXES) for e, n in zip(extents, box, strict=True)
+                        min(e if e > 0 else n * _BOXES, n * _BOXES) for e, n in zip(extents, box, strict=True)
                     ),
                     box=tuple(box),
                     swizzle=int(swizzle[1]) if swizzle else 0,
