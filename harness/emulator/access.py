@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.group import Group, spread
-from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW, Allocation, Scratch
+from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, Allocation, Scratch
 from harness.emulator.numbers.addresses import Access, access
 from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identity, lane_id, mask_of, shift
 from harness.emulator.ptx.program import Instruction
@@ -78,8 +78,7 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
         scratch = group.batch.shared if space == "shared" else group.batch.local
         asked = where
         low, high = active_bounds(group, address, where)
-        blocks = scratch.each and low >> WINDOW != high >> WINDOW  # several: those between are not looked at
-        if blocks or not scratch.holds(low, size) or not scratch.holds(high, size):
+        if low < 0 or high + size > scratch.size or (scratch.each and not scratch.within(low, high, size)):
             inside = mask_of(scratch.holds(spread(address, group.shape), size))
             where = outside(group, ins, space, address, where, inside, size)
         where = aligned(group, ins, space, address, where, size)

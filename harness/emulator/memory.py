@@ -217,6 +217,10 @@ class Scratch:
         inside = (address >= 0) & (address + size <= self.size)
         return inside & ((address & (1 << WINDOW) - 1) + size <= self.each) if self.each else inside
 
+    def within(self, low: int, high: int, size: int) -> bool:
+        """Return whether the `size` bytes at all addresses between are there, in one block of a cluster."""
+        return low >> WINDOW == high >> WINDOW and bool(self.holds(low, size) and self.holds(high, size))
+
     def flat(self) -> Array:
         """Return all words as one array: word w of owner c has index ``w * columns + c``."""
         return self._words.reshape(-1)
