@@ -12,6 +12,8 @@ from harness.errors import EmulatorError
 from shared.emulator_kernels import compile_ptx
 from shared.hopper_kernels import PRELUDE, kinds, run
 
+SCHEDULES = ("lockstep", "warp-serial", "backward", "early", "late")
+
 REGISTERS = """
 extern "C" __global__ void BOUNDS k(int* c) {
   if (threadIdx.x < 128) asm volatile("setmaxnreg.dec.sync.aligned.u32 LESS;");
@@ -118,6 +120,37 @@ def test_shared_memory_of_a_block_of_a_cluster_ends(
     found = run(text, np.zeros(32, np.int32), block=32, grid=cluster, cluster=cluster, shared=shared)
     assert kinds(found) == wanted
     assert all(f"offset {shared} of s" in f.message for f in found.findings)
+
+
+PUSHED = """int* c {
+  __shared__ __align__(16) int s[4]; __shared__ u64 full;
+  s[threadIdx.x % 4] = rank();
+  if (threadIdx.x == 0 && rank() == 1) { init(&full, 1); fence_init(); expect(&full, 16); }
+  fence_async();
+  cluster_sync();
+  if (rank() == 0 && threadIdx.x == 0)
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], 16,"
+                 " [%2];" :: "r"(far(s, 1)), "r"(at(s)), "r"(far(&full, 1)) : "memory");
+  if (rank() == 1) { BEFORE }
+  if (rank() == 0) for (int i = 0; i < threadIdx.x >> 5 << 3; ++i) c[2 + threadIdx.x] += 1;  // arrives late
+  asm volatile("barrier.cluster.arrive.HOW;" ::: "memory");
+  if (rank() == 1) { BEHIND }
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+  c[blockIdx.x] = s[0];
+}"""
+
+
+@pytest.mark.parametrize("how", ["release", "relaxed"])
+@pytest.mark.parametrize(
+    "order", [*((s, 1) for s in SCHEDULES), *(("random", seed) for seed in range(1, 11))]
+)
+def test_what_a_thread_sees_behind_its_arrival_keeps_no_block(order: tuple[str, int], how: str) -> None:
+    """Block 0 passes when all have arrived: then block 1 must have seen the end of the copy."""
+    (schedule, seed), wait = order, "wait(&full, 0);"
+    for before, behind, wanted in ((wait, "", set()), ("", wait, {"block has left"})):
+        text = PUSHED.replace("BEFORE", before).replace("BEHIND", behind).replace("HOW", how)
+        options = {"block": 256, "grid": 2, "cluster": 2, "schedule": schedule, "seed": seed}
+        assert kinds(run(text, np.zeros(258, np.int32), **options)) == wanted
 
 
 RANKS = 'unsigned r; asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(r)); if (!threadIdx.x) c[blockIdx.x] = r;'

@@ -85,6 +85,7 @@ def _arrive(ins: Instruction, *, releases: bool) -> Run:
         if cluster.clocks is not None:
             cluster.arrived_at[rows] = cluster.clocks.own(rows)
             known = cluster.clocks.release(rows)
+            cluster.came = known.with_(cluster.came)
             if releases:
                 cluster.arrived = known.with_(cluster.arrived)
         cluster.turn()

@@ -185,6 +185,7 @@ class Cluster:
             self.clocks.columns(1, generic=False) if self.clocks is not None else -1
         )  # of its phases
         self.arrived: Known | None = None  # by threads in this phase
+        self.came: Known | None = None  # likewise, also by those whose arrival releases nothing
         self.released: Known | None = None
         products = any(instruction.opcode[0] == "wgmma" for instruction in launch.entry.instructions)
         self.mates = WARPGROUP if products else WARP  # threads that go from wait to wait together
@@ -211,13 +212,17 @@ class Cluster:
                     barrier.everywhere = self.phase
             for block in self.blocks:  # even a relaxed barrier tells that others have come so far
                 block.visits = {c: v for c, v in block.visits.items() if v[0] > self._reached(c)}
-            self.released, self.arrived = self.arrived or self.released, None
+            self.released, self.arrived, self.came = self.arrived or self.released, None, None
 
     def _reached(self, column: int) -> int:
-        """Return how far a thread was when it arrived; of a stream of copies, what any thread has seen."""
+        """Return how far a thread was when it arrived; of a stream of copies, what threads had seen then.
+
+        What they have seen since tells the others nothing. Those that have ended come no farther.
+        """
         if self.clocks is None or column < len(self.arrivals):
             return int(self.arrived_at[column])
-        return int(self.clocks.seen[:, column].max())
+        ended = self.clocks.seen[~self.living(), column].max(initial=0)
+        return max(int(ended), int(self.came.widened(column + 1).seen[column]) if self.came else 0)
 
     @property
     def ended(self) -> bool:

@@ -12,7 +12,7 @@ from harness.emulator.group import Group, spread
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.shadow import Earlier, Places
 from harness.emulator.instructions.predicates import broadcast_mask
-from harness.emulator.memory import SHARED_BASE
+from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array, Integer, Lanes
 from harness.emulator.ptx.declarations import BYTES
 from harness.emulator.ptx.program import Instruction
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from harness.emulator.hopper.grid import Block, Cluster
     from harness.emulator.machine import Launch
 
-_MASK = (1 << 18) - 1
+_MASK = (1 << WINDOW) - 1
 
 
 def misuse(
@@ -108,9 +108,9 @@ class Watch:
         if cluster.shadow is not None and cluster.clocks is not None:
             if len(cluster.blocks) > 1 and len(rows):
                 values, grain = cluster.clocks.own(rows), group.launch.grain
-                for rank in np.unique(places[:, 0] * grain >> 18):
-                    mine = places[:, 0] * grain >> 18 == rank
-                    block.visit(int(rank) << 18, instruction, rows[mine], values[mine])
+                for rank in np.unique(places[:, 0] * grain >> WINDOW):
+                    mine = places[:, 0] * grain >> WINDOW == rank
+                    block.visit(int(rank) << WINDOW, instruction, rows[mine], values[mine])
             meaning = semantics(instruction)
             access = {"read": "poll", "write": "atomic"}.get(name, name) if meaning.strong else name
             cluster.shadow.threads(

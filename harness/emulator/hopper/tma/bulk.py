@@ -19,9 +19,7 @@ from harness.emulator.hopper.grid import Cluster
 from harness.emulator.hopper.order.global_memory import STORES
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.tma import tensormap
-from harness.emulator.hopper.tma.boxes import (
-    gather,
-)
+from harness.emulator.hopper.tma.boxes import gather
 from harness.emulator.hopper.tma.transfer import Transfer, groups_of
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import SHARED_BASE, WINDOW

@@ -253,7 +253,7 @@ def _visible(group: Group, ins: Instruction, barrier: Mbarrier, known: Known | N
         "fence.proxy.async after it would",
         barrier.initialised,
         kind="missing proxy fence",
-        benign=any("__memcpy_async" in header for header in ins.source.headers),
+        benign=any("/cuda/__memcpy_async/" in header for header in ins.source.headers),
     )
 
 
