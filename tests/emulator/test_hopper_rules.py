@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,6 @@ from harness.emulator import Emulation, emulate
 from harness.errors import EmulatorError
 from shared.emulator_kernels import compile_ptx
 from shared.hopper_kernels import PRELUDE, kinds, run
-
-SCHEDULES = ("lockstep", "warp-serial", "backward", "early", "late")
 
 REGISTERS = """
 extern "C" __global__ void BOUNDS k(int* c) {
@@ -122,37 +121,6 @@ def test_shared_memory_of_a_block_of_a_cluster_ends(
     assert all(f"offset {shared} of s" in f.message for f in found.findings)
 
 
-PUSHED = """int* c {
-  __shared__ __align__(16) int s[4]; __shared__ u64 full;
-  s[threadIdx.x % 4] = rank();
-  if (threadIdx.x == 0 && rank() == 1) { init(&full, 1); fence_init(); expect(&full, 16); }
-  fence_async();
-  cluster_sync();
-  if (rank() == 0 && threadIdx.x == 0)
-    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], 16,"
-                 " [%2];" :: "r"(far(s, 1)), "r"(at(s)), "r"(far(&full, 1)) : "memory");
-  if (rank() == 1) { BEFORE }
-  if (rank() == 0) for (int i = 0; i < threadIdx.x >> 5 << 3; ++i) c[2 + threadIdx.x] += 1;  // arrives late
-  asm volatile("barrier.cluster.arrive.HOW;" ::: "memory");
-  if (rank() == 1) { BEHIND }
-  asm volatile("barrier.cluster.wait;" ::: "memory");
-  c[blockIdx.x] = s[0];
-}"""
-
-
-@pytest.mark.parametrize("how", ["release", "relaxed"])
-@pytest.mark.parametrize(
-    "order", [*((s, 1) for s in SCHEDULES), *(("random", seed) for seed in range(1, 11))]
-)
-def test_what_a_thread_sees_behind_its_arrival_keeps_no_block(order: tuple[str, int], how: str) -> None:
-    """Block 0 passes when all have arrived: then block 1 must have seen the end of the copy."""
-    (schedule, seed), wait = order, "wait(&full, 0);"
-    for before, behind, wanted in ((wait, "", set()), ("", wait, {"block has left"})):
-        text = PUSHED.replace("BEFORE", before).replace("BEHIND", behind).replace("HOW", how)
-        options = {"block": 256, "grid": 2, "cluster": 2, "schedule": schedule, "seed": seed}
-        assert kinds(run(text, np.zeros(258, np.int32), **options)) == wanted
-
-
 RANKS = 'unsigned r; asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(r)); if (!threadIdx.x) c[blockIdx.x] = r;'
 
 
@@ -187,3 +155,69 @@ def test_bytes_that_nobody_expects_are_counted() -> None:
     found = run(body, np.zeros(64, np.float32), np.zeros(1, np.float32))
     said = {f.kind: f.message for f in found.findings}
     assert "mbarrier at byte 0 of full" in said["deadlock"] and "128 bytes too many" in said["deadlock"]
+
+
+# Block 0 copies from its shared memory to that of block 1, and ends after the cluster's barrier.
+LEAVING = """int* c {
+  __shared__ __align__(128) int s[256], got[256]; __shared__ u64 full;
+  const int t = threadIdx.x;
+  if (t == 0) { init(&full, 1); fence_init(); if (rank() == 1) expect(&full, 1024); }
+  for (int i = t; i < 256; i += 288) s[i] = i;
+  fence_async();
+  cluster_sync();
+  if (rank() == 0 && t == 0)
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], 1024, [%2];" :: "r"(far(got, 1)), "r"(at(s)), "r"(far(&full, 1)) : "memory");
+  BEFORE
+  asm volatile("barrier.cluster.arrive.ORDER.aligned;" ::: "memory");
+  AFTER
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  if (rank() == 1) for (int i = t; i < 256; i += 288) c[i] = got[i];
+}"""
+SEEN = "if (rank() == 1) wait(&full, 0);"
+
+
+@pytest.mark.parametrize("order", ["release", "relaxed"])
+@pytest.mark.parametrize(("before", "after", "wanted"), [
+    (SEEN, "", set()),
+    ("", SEEN, {"block has left"}),  # the barrier tells nobody what is seen after the arrival
+    ("", f"{SEEN} if (rank() == 1) return;", {"block has left"}),  # nor is the end of who arrived waited for
+    (f"{SEEN} if (rank() == 1) return;", "", set()),  # but that of who did not arrive
+])  # fmt: skip
+def test_the_cluster_barrier_tells_of_copies_seen_before_the_arrival(
+    before: str, after: str, wanted: set[str], order: str
+) -> None:
+    text = LEAVING.replace("BEFORE", before).replace("AFTER", after).replace("ORDER", order)
+    # Of three warpgroups one may arrive after another's copy has been waited for.
+    schedules = [("early", 0), ("late", 0), *(("random", seed) for seed in range(1, 9))]
+    found = {
+        (schedule, seed): kinds(
+            run(text, np.zeros(256, np.int32), block=288, grid=2, cluster=2, schedule=schedule, seed=seed)
+        )
+        for schedule, seed in schedules
+    }
+    assert found == dict.fromkeys(schedules, wanted)
+
+
+UNFENCED = """extern "C" __global__ void k(const float* a, float* c) {
+  __shared__ __align__(16) float s[64]; __shared__ u64 full;
+  if (threadIdx.x == 0) { init(&full, 1); expect(&full, 256); load(s, a, 256, &full); }
+  __syncthreads();
+  wait(&full, 0);
+  c[threadIdx.x] = s[threadIdx.x];
+}"""
+
+
+@pytest.mark.parametrize(("folder", "notice"), [("cuda/__memcpy_async", True), ("my__memcpy_async", False)])
+def test_only_cuda_memcpy_async_may_do_without_the_fence(tmp_path: Path, folder: str, notice: bool) -> None:
+    header = tmp_path / folder / "copy.cuh"
+    header.parent.mkdir(parents=True)
+    header.write_text(
+        PRELUDE[PRELUDE.index("__device__ void load(") : PRELUDE.index("__device__ void store(")]
+    )
+    source = f'{PRELUDE.replace(header.read_text(), "")}\n#include "{folder}/copy.cuh"\n{UNFENCED}'
+    ptx = compile_ptx(source, "compute_90a", f"--include-path={tmp_path}")
+    arguments = [np.zeros(64, np.float32), np.zeros(64, np.float32)]
+    found = emulate(ptx, "k", grid=(1,), block=(64,), arguments=arguments)
+    fence = {"missing proxy fence"}
+    assert (kinds(found), {f.kind for f in found.notices}) == ((set(), fence) if notice else (fence, set()))

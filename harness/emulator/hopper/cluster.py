@@ -84,8 +84,8 @@ def _arrive(ins: Instruction, *, releases: bool) -> Run:
         cluster.arrivals[rows] = cluster.phase + 1
         if cluster.clocks is not None:
             cluster.arrived_at[rows] = cluster.clocks.own(rows)
+            cluster.come(rows)
             known = cluster.clocks.release(rows)
-            cluster.came = known.with_(cluster.came)
             if releases:
                 cluster.arrived = known.with_(cluster.arrived)
         cluster.turn()

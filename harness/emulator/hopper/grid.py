@@ -84,6 +84,8 @@ class Block(Batch):
     def left(self, group: Group, where: Lanes) -> None:
         self.alive[group.row : group.row + group.shape[0]] &= ~broadcast_mask(where, group.shape)[:, 0]
         if len(self.cluster.blocks) > 1 and self.cluster.living().any():
+            rows = self.rows(group, where)  # who ends counts as arrived, unless it already has
+            self.cluster.come(rows[self.cluster.arrivals[rows] <= self.cluster.phase])
             self.cluster.turn()
         if not self.alive.any():
             self.cluster.block_left(self)
@@ -185,7 +187,7 @@ class Cluster:
             self.clocks.columns(1, generic=False) if self.clocks is not None else -1
         )  # of its phases
         self.arrived: Known | None = None  # by threads in this phase
-        self.came: Known | None = None  # likewise, also by those whose arrival releases nothing
+        self.came: Known | None = None  # likewise, by relaxed arrivals and ends of threads too
         self.released: Known | None = None
         products = any(instruction.opcode[0] == "wgmma" for instruction in launch.entry.instructions)
         self.mates = WARPGROUP if products else WARP  # threads that go from wait to wait together
@@ -214,15 +216,19 @@ class Cluster:
                 block.visits = {c: v for c, v in block.visits.items() if v[0] > self._reached(c)}
             self.released, self.arrived, self.came = self.arrived or self.released, None, None
 
+    def come(self, rows: Array) -> None:
+        """Note what the threads `rows` have seen when they arrive at barrier.cluster, or end."""
+        if self.clocks is not None and len(rows):
+            self.came = self.clocks.known(rows).with_(self.came)
+
     def _reached(self, column: int) -> int:
         """Return how far a thread was when it arrived; of a stream of copies, what threads had seen then.
 
-        What they have seen since tells the others nothing. Those that have ended come no farther.
+        What they have seen since tells the others nothing, even if they have ended.
         """
         if self.clocks is None or column < len(self.arrivals):
             return int(self.arrived_at[column])
-        ended = self.clocks.seen[~self.living(), column].max(initial=0)
-        return max(int(ended), int(self.came.widened(column + 1).seen[column]) if self.came else 0)
+        return int(self.came.widened(column + 1).seen[column]) if self.came else 0
 
     @property
     def ended(self) -> bool:
