@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import statistics
 from dataclasses import replace
@@ -79,6 +80,7 @@ def test_a_copy_pays_from_some_size_on() -> None:
 # -- other GPUs' DRAM
 
 
+@functools.cache
 def drawn(card: str) -> record.Document:
     """The record of sampled shapes of a card."""
     return record.load(ROOT / "records" / card / "benchmarks" / "shapes.json")
@@ -112,11 +114,13 @@ def errors(name: str, dram: float) -> list[float]:
         axes = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
         problem = GEMMS[row["dtype"]](**{axis: row[axis] for axis in axes})
         shape = problem.M, problem.N, problem.K
-        where = {"sms": 132, "arch": "sm_90a", "dram": dram}
-        cycles = {v.brief: c for v, c in choose.ranked(*shape, **where, **choose.about(problem))}
-        waiting = traffic.compulsory(*shape, problem.dtype, 132)
-        if row["chosen"] in cycles and waiting > 0.45 * cycles[row["chosen"]]:
-            found.append(math.log(row["seconds"]["matmul"] * 1.98e9 / cycles[row["chosen"]]))
+        about = choose.about(problem)
+        pitches = about.pop("pitches")
+        able = choose.able(*shape, 132, "sm_90a", **about, dram=dram)
+        one = next((c for c in able if c.variant.brief == row["chosen"]), None)
+        cycles = one.cycles(*shape, 132, problem.layout, pitches) if one else math.inf
+        if traffic.compulsory(*shape, problem.dtype, 132) > 0.45 * cycles:
+            found.append(math.log(row["seconds"]["matmul"] * 1.98e9 / cycles))
     assert len(found) > 60
     return found
 
