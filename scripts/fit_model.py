@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from harness.dispatch import choose
 from harness.dispatch.cost import Candidate
-from harness.dispatch.traffic import DRAM_BYTES, Pitches, dram_bytes
+from harness.dispatch.traffic import Pitches, dram_bytes
 from harness.driver import Device
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
@@ -116,8 +116,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
         if content.get("kind") not in ("shapes", "batches"):
             raise UsageError("not a record of draws", where=str(path), hint=_HINT)
         gpu = content["meta"]["gpu"]
-        card = Device.of_record(gpu)
-        dram = dram_bytes(card) if card else DRAM_BYTES
+        dram = dram_bytes(Device.of_record(gpu))
         for row in content["rows"]:
             if row["status"] != "ok":
                 continue

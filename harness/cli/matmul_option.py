@@ -93,7 +93,7 @@ def build(
 
     built, skipped = builds.build_all(variants, [arch], cache, step)
     if dispatched:
-        card: Any = {"sms": gpu.sms, "dram": traffic.dram_bytes(gpu)} if gpu else {"sms": cost.H200_SMS}
+        card: Any = {"sms": gpu.sms if gpu else cost.H200_SMS, "dram": traffic.dram_bytes(gpu)}
         products = [cls.from_axes(axes) for cls in _products(dtypes) for axes in points[cls]]
         chosen, missed = build_chosen(products, arch, cache, step, gpu=gpu.name if gpu else "", **card)
         built, skipped = [*built, *chosen], skipped + missed

@@ -30,7 +30,7 @@ _TRANSPOSING = 4000, 13.4  # the same of a copy that transposes
 
 @dataclass(frozen=True, kw_only=True)
 class Pitches:
-    """Where rows of a product's matrices begin, as far as its time depends on that.
+    """The pitches of a product's matrices, as far as its time depends on where their rows begin.
 
     `straddled` says that rows of A or B begin elsewhere than at multiples of 32 bytes. `unmapped` names the
     operands ("", "A", "B" or "AB") whose rows do not even begin at multiples of 16, so that no tensor map
@@ -56,14 +56,15 @@ def boxed(variant: Variant, operands: str) -> str:
     return "".join(x for x in operands if any(x == box.operand for box in variant.boxes))
 
 
-def dram_bytes(device: Device) -> float:
+def dram_bytes(device: Device | None) -> float:
     """Return the bytes per cycle and SM that a copy reads and writes on a GPU.
 
     That is the share of the peak bandwidth that a copy reaches on an H200, to a tenth of a byte. If the
-    driver reports no clocks, it is an H200's `DRAM_BYTES`.
+    driver reports no clocks, and of a GPU that is not known, it is an H200's `DRAM_BYTES`.
     """
-    cycles = device.sms * device.clock_hz
-    return round(_REACHED * device.peak_bandwidth / cycles, 1) or DRAM_BYTES if cycles else DRAM_BYTES
+    if device is None or not device.clock_hz:
+        return DRAM_BYTES
+    return round(_REACHED * device.peak_bandwidth / (device.sms * device.clock_hz), 1) or DRAM_BYTES
 
 
 def copying(

@@ -16,6 +16,7 @@ from harness.errors import SpecError, UsageError
 from harness.support import files
 
 OPEN, CLOSE = "/// kernel", "///"
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MOST = 2**26  # bytes of a kernel's file
 SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
 _NOISE = re.compile(  # definitions of macros, comments, strings, characters

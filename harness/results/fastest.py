@@ -112,8 +112,7 @@ def judged(found: Mapping[Point, Sequence[Row]]) -> Iterator[Found]:
         gpu, sms, dtype, m, n, k = point
         times = {_variant(r).label: r["seconds"] for r in rows}
         best = min(rows, key=lambda r: r["seconds"])
-        card = Device.of_record(best["gpu"])
-        dram = traffic.dram_bytes(card) if card else traffic.DRAM_BYTES
+        dram = traffic.dram_bytes(Device.of_record(best["gpu"]))
         today = choose.choose(m, n, k, sms=sms, arch=best["arch"], gpu=gpu, dtype=dtype, dram=dram)
         least = best["seconds"]
         regret = times[today.label] / least - 1 if today.label in times else None

@@ -120,7 +120,7 @@ def test_a_start_and_dram_by_hand() -> None:
 
 
 def test_other_dram_by_hand() -> None:
-    """What is slower than an H200's counts in full, what is faster as much as there."""
+    """Count what is slower than an H200's DRAM in full, and what is faster as much as there."""
     shape, size = (1280, 1280, 16, 132), 4 * (1280 * 16 + 16 * 1280 + 1280 * 1280)
     waiting = size / (132 * 15.5)
     one = candidate("13_cp_async", {}, start=5000, step=0, memory=0.5)

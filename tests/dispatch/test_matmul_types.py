@@ -355,7 +355,7 @@ def test_large_products_are(kernels: FakeDriver, gpu: Context) -> None:
 def test_dram_decides(
     kernels: FakeDriver, gpu: Context, clock: int, dram: float, kernel: str, count: int
 ) -> None:
-    """Of A and B, both copied beside an H200's DRAM, one is read as it lies beside a slower one."""
+    """Copy A and B beside an H200's DRAM, and only one of them beside a slower one."""
     kernels.device_attributes["CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE"] = clock
     assert traffic.dram_bytes(Device.open()) == dram
     m, k, n = 301, 1025, 1025

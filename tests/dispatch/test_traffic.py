@@ -99,6 +99,7 @@ def test_a_copy_reaches_the_same_share_of_any_bandwidth() -> None:
     assert traffic.dram_bytes(h100) == pytest.approx(traffic.DRAM_BYTES * 3.35 / 4.81, abs=0.05)
     assert traffic.dram_bytes(replace(h100, clock_hz=h100.clock_hz // 2)) == pytest.approx(21.6, abs=0.1)
     assert traffic.dram_bytes(replace(h100, memory_clock_hz=0)) == traffic.DRAM_BYTES  # not reported
+    assert traffic.dram_bytes(replace(h100, clock_hz=0)) == traffic.dram_bytes(None) == traffic.DRAM_BYTES
     gpu = dataclasses.asdict(h100)
     assert Device.of_record(gpu) == h100
     del gpu["bus_bits"]

@@ -118,7 +118,7 @@ def test_boxes_of_three_extents_are_clipped_filled_and_added(swizzle: int) -> No
 
 
 def test_a_tensor_map_may_be_in_global_memory() -> None:
-    """As host code has it that copies the map there with cudaMemcpy."""
+    """Pass the map as host code does that copies it there with cudaMemcpy."""
     body = """const Map* in, float* c {
       __shared__ __align__(128) float s[32]; __shared__ u64 full;
       if (threadIdx.x == 0) {

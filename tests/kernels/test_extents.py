@@ -1,4 +1,4 @@
-"""What indices say of the buffers of a kernel without front matter: their lengths, and where rows begin."""
+"""Tests of what indices say of buffers of kernels without front matter: lengths, and where rows begin."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ __global__ void product(int M, int N, int K, const float* A, const float* B, flo
 
 
 def test_instances_that_are_tried_and_named() -> None:
-    """Of a template that counts a block's threads these are known; of others a word says how to name one."""
+    """Know the instances of a template that counts a block's threads; say how to name one of others."""
     source = "template <typename T, int BLOCK_SIZE> __global__ void k(T* x) { x[threadIdx.AXIS] = 1; }\n"
     for axis, instance in (("x", "k<float, 256>"), ("y", "k<float, 16>")):
         (entry,) = text.entries(source.replace("AXIS", axis))

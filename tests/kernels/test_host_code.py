@@ -303,7 +303,7 @@ def test_words_that_only_older_cpp_has(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_declared_with_other_parameters_too(tmp_path: Path) -> None:
-    """Of two declarations one has a body, and host code was left out for a reason of its own."""
+    """Give one of two declarations a body, and have host code left out for a reason of its own."""
     source = (
         '#include "of_the_host.h"\n__global__ void k(int* x, float y);\n'
         "__global__ void k(int* x) { *x = 1; }\nint main() { k<<<1, 1>>>(x); }\n"

@@ -43,7 +43,6 @@ _ENUM = (
     r"|\btypedef\s+enum\b[^{{}}]*\{{[^{{}}]*()\}}\s*{0}\s*;"
 )
 _MEMBER = re.compile(r"((?:[\w:]+\s+)+)([\w\s,\[\]]+)")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
 _DEEPEST = 8  # names for names, and structs in structs
 _KEPT = 512  # answers: names for names lead to the same ones again and again
@@ -79,7 +78,7 @@ def defined(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
     own = includes.of(kernel).own.values()
     whole = (kernel.source, *(h.decode(errors="replace") for h in own))
-    return conditions.taken([_COMMENT.sub(" ", t) for t in whole], kernel.params)
+    return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
 
 
 @functools.lru_cache(maxsize=_KEPT)

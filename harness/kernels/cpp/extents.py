@@ -14,7 +14,6 @@ _MOST = 4096  # elements of a thread
 _FAR = 8  # cells of a border
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w\s,]*)\)((?:\\\n|[^\n])*)$", re.MULTILINE)
 _FUNCTION = re.compile(r"\b(\w+)\s*\(([^(){};]*)\)\s*(?:const\s*)?\{\s*return\b([^;{}]*);\s*\}")
 _ROUNDS, _LONGEST = 4, 50_000  # macros in each other, and characters of a body
@@ -22,7 +21,7 @@ _ROUNDS, _LONGEST = 4, 50_000  # macros in each other, and characters of a body
 
 @dataclass(frozen=True, kw_only=True)
 class Indexed:
-    """What indices say of a parameter, as `width`, `border` and `begins` tell it."""
+    """The findings of `width`, `border` and `begins` for a parameter."""
 
     width: int
     border: int
@@ -119,7 +118,7 @@ def inlined(source: str, entry: text.Entry) -> str:
 def _expressions(source: str) -> dict[str, tuple[list[str], str]]:
     """Return (parameters, expression) of macros and functions of one line, by their names."""
     found = {}
-    macros, functions = _COMMENT.sub(" ", source), text.blank(source)
+    macros, functions = text.COMMENT.sub(" ", source), text.blank(source)
     for name, given, expression in (*_MACRO.findall(macros), *_FUNCTION.findall(functions)):
         parameters = [words[-1] for p in text.split(given) if (words := re.findall(r"\w+", p))]
         whole = expression.replace("\\\n", " ").strip()

@@ -31,7 +31,6 @@ _FRAMEWORK = re.compile(
     r"(?:torch|ATen|c10|caffe2|pybind11|tensorflow|opencv2|boost)/.*"
     r"|sys/\w+\.h|(?:Python|mpi|omp|unistd|getopt|pthread|memory)\.h"
 )
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _HOSTED = re.compile(r"<<\s*<|\bmain\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY")
 _UNDEFINED = re.compile(
     r'"(\w+)"[^\n]* (?:undefined|has no member)|has no member "(\w+)"'
@@ -171,7 +170,7 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
                     spans[name][found.span()] = f"<{found[1]}>", why
 
     known: dict[str, tuple[list[int], list[Item]]] = {}
-    hosted = any(_HOSTED.search(_COMMENT.sub("", content)) for content in texts.values())
+    hosted = any(_HOSTED.search(text.COMMENT.sub("", content)) for content in texts.values())
     for at in _ERROR.finditer(log):
         written, number, kind, error = at.groups()
         file = written if written in texts else os.path.realpath(written)
