@@ -3,7 +3,7 @@
     python scripts/models.py FILE.json [--seconds 200] [--models gpt2 llama vit]
         [--works train prefill decode losses] [--types fp32 tf32 bf16 fp16x3 bf16x6]
         [--modes eager graph compile]
-        [--everything]
+        [--everything | --measure]
 
 Run on a machine with a GPU, PyTorch and transformers. Weights are random and nothing is downloaded. GPT-2
 small, a Llama of 1.2 billion parameters and ViT-B/16 run a training step (forward, backward, AdamW), a
@@ -146,14 +146,21 @@ def main() -> None:
     parser.add_argument("--works", nargs="+", choices=(*WORKS, LOSSES), default=[*WORKS, LOSSES])
     parser.add_argument("--types", nargs="+", choices=TYPES + PRECISIONS, default=list(TYPES))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=["eager", "graph"])
-    parser.add_argument("--everything", action="store_true", help="also what harness is slower at")
+    rule = parser.add_mutually_exclusive_group()
+    rule.add_argument("--everything", action="store_true", help="also what harness is slower at")
+    rule.add_argument("--measure", action="store_true", help="what harness is faster at when timed")
     asked = parser.parse_args()
     if asked.everything:
         turns.OPTIONS["worth"] = turns.everything
+    turns.OPTIONS["measure"] = asked.measure
     end = time.perf_counter() + asked.seconds
     record.check_writable(asked.file)
     meta = {**record.provenance(seed=works.SEED), "torch": torch.__version__}
-    meta |= {"transformers": transformers.__version__, "sizes": {k: vars(v) for k, v in works.SIZES.items()}}
+    meta |= {
+        "measure": asked.measure,
+        "transformers": transformers.__version__,
+        "sizes": {k: vars(v) for k, v in works.SIZES.items()},
+    }
     sensor = None
     if works.DEVICE == "cuda":
         if not torch.cuda.is_available():

@@ -74,8 +74,9 @@ def matmul(
     on the same shape in the same layout gives bitwise the same result, if rows of `a` and `b` begin alike (at
     multiples of 32 bytes, of 16, or neither) and, in float32 with a beta, the rows of `out` begin at
     multiples of 16 bytes in both calls, or in neither. If `invariant`, a row of the result has bitwise the
-    same elements however many rows `a` has, whichever it is, and however the arrays lie in memory; then
-    `beta` must be 0 or 1, and `alpha` 1 if `beta` is 1 or there is a bias.
+    same elements however many rows `a` has, whichever it is, and however the arrays lie in memory (in 3xtf32,
+    bf16x6 and fp16x3 row- and column-major results may differ); then `beta` must be 0 or 1, and `alpha` 1 if
+    `beta` is 1 or there is a bias.
 
     Some kernels need memory beside the operands, tens of MB. A large product first copies `a` and `b` if the
     TMA cannot read them where they are (address or row pitch not a multiple of 16 bytes); if there is no

@@ -30,7 +30,7 @@ from harness.problems.gemm import Gemm
 
 VARIABLE, MEASURE = "HARNESS_MATMUL", "measure"
 CANDIDATES = 3  # the model's best, which are timed
-_TURN_SECONDS, _MOST_LAUNCHES = 200e-6, 40  # of a candidate's launches back to back, which a gate holds
+_TURN_SECONDS, MOST_LAUNCHES = 200e-6, 40  # of a candidate's launches back to back, which a gate holds
 _LEAST_TURNS, _MOST_TURNS, _SECONDS = 3, 15, 0.05  # turns of each, the least unless they take that long
 
 Run = Callable[[Stream], object]
@@ -116,10 +116,10 @@ def _times(
             except HarnessError:
                 continue
             runs[place] = run
-        return _in_turn(runs, context, stream)
+        return in_turn(runs, context, stream)
 
 
-def _in_turn(runs: Mapping[int, Run], context: Context, stream: Stream) -> dict[int, float]:
+def in_turn(runs: Mapping[int, Run], context: Context, stream: Stream) -> dict[int, float]:
     """Return the median seconds of each, which take turns, in the opposite order every second time."""
     found: dict[int, list[float]] = {place: [] for place in runs}
     with Gate(context) as gate, Event(context) as start, Event(context) as end:
@@ -134,7 +134,7 @@ def _in_turn(runs: Mapping[int, Run], context: Context, stream: Stream) -> dict[
             return end.seconds_since(start) / count
 
         counts = {
-            place: max(1, min(_MOST_LAUNCHES, math.ceil(_TURN_SECONDS / max(timed(run, 1), 1e-6))))
+            place: max(1, min(MOST_LAUNCHES, math.ceil(_TURN_SECONDS / max(timed(run, 1), 1e-6))))
             for place, run in runs.items()
         }
         turns, spent = list(runs), 0.0

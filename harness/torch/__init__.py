@@ -18,6 +18,7 @@ except ImportError as e:
 
 from harness.torch.operators import addmm, baddbmm, bmm, linear, matmul, mm
 from harness.torch.records import Report, report
-from harness.torch.replacement import replace, worth
+from harness.torch.replacement import replace
+from harness.torch.rule import worth
 
 __all__ = ["Report", "addmm", "baddbmm", "bmm", "linear", "matmul", "mm", "replace", "report", "worth"]

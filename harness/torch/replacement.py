@@ -17,87 +17,33 @@ import functools
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
-from harness.dispatch import choose, cost, traffic
-from harness.dispatch.call import batch as batches
+from harness.dispatch import measured
 from harness.dispatch.call.options import IEEE, PRECISIONS
-from harness.dispatch.cost import SKINNY
-from harness.driver import Device
 from harness.errors import BuildError, MissingDependency, OutOfMemory, UsageError
-from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3
-from harness.torch import known, products, records
+from harness.kernels.dtypes import TF32
+from harness.torch import known, products, records, timed
 from harness.torch.records import Call, calls
+from harness.torch.rule import Worth, worth
 
 KEY = "CUDA"  # the dispatch key whose kernels are replaced
 _MOST_TRIES = 64  # a product is known after one for each stream and alignment, or never: of several launches
-LEAST = 16  # rows, columns and k of a product of which batches are worth it
-BRIEF = 120_000  # cycles, 60 us on the H200: Python takes longer to queue one than is gained in less
-_AS_FP32 = (TF32X3.name, FP16X3.name, BF16X6.name)  # precisions for which PyTorch has true float32 only
-_HALVES = (BF16.name, FP16.name)
 _REFUSALS = (UsageError, BuildError, MissingDependency, OutOfMemory)
+_NOT_WORTH = "not worth it"
 _active = threading.Lock()
 
 
-class Worth(Protocol):
-    """A rule that says which products are computed by harness; see `worth`."""
-
-    def __call__(
-        self, M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: bool
-    ) -> bool: ...
-
-
-def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: bool) -> bool:
-    """Return True for the products that `replace` gives to harness, if it is not told otherwise.
-
-    These are all that the chosen kernel reads where they are. Of those that take less than `BRIEF` by the
-    cost model PyTorch's are ``x @ w.T`` in tf32 with more than 16 rows and columns (drawn layers of models
-    are as fast there in the mean, and all of ViT-B's inference was slower with them: 0.965), and all where
-    the library for known products could not be compiled, for PyTorch then takes less time on the host. In
-    the precisions 3xtf32, fp16x3 and bf16x6, for which PyTorch has true float32 only, copies are no hindrance
-    if the cost model finds the product faster than in float32. Batches are harness's in 16 bits only,
-    if they take no less than `BRIEF` and no size of their products is below `LEAST`: of drawn batches of
-    which ours took more than 60 us, PyTorch's took 1.3 times as long in the mean, in float32 and tf32 0.9
-    times (records/h200/benchmarks/batches.json). Raises UsageError if no kernel computes the product there.
-
-    The product is M x K times K x N, `batch` times. `dtype` is its element type as `harness.matmul` names it:
-    "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of
-    each operand, such as "NT" for ``x @ w.T``. `bias` is True if what is added is broadcast.
-    """
-    if batch == 1:
-        return preferred(M, N, K, dtype, layout)
-    _, where = _here(layout)
-    return (
-        dtype in _HALVES
-        and min(M, N, K) >= LEAST
-        and batches.fastest(batch, M, N, K, **where, dtype=dtype).cycles >= BRIEF
-    )
-
-
-def preferred(M: int, N: int, K: int, dtype: str, layout: str) -> bool:
-    """Return True if harness computes a single product on the current GPU, by the rule of `worth`."""
-    gpu, where = _here(layout)
-    variant = choose.choose(M, N, K, **where, gpu=gpu.name, dtype=dtype)
-    own = choose.ranked(M, N, K, **where, dtype=dtype)
-    theirs = dtype == TF32.name and layout == "NT" and min(M, N) > SKINNY
-    if own and own[0][1] < BRIEF and (theirs or not calls.launches):
-        return False
-    if dtype not in _AS_FP32 or variant.kernel.dtype == FP32.name:
-        return not traffic.unread(variant, layout)
-    fp32 = choose.ranked(M, N, K, **where, dtype=FP32.name)
-    return not own or not fp32 or own[0][1] < fp32[0][1]
-
-
-def _here(layout: str) -> tuple[Device, dict[str, Any]]:
-    """Return the current GPU, and arguments of `choose.ranked` for it."""
-    gpu = Device.open(torch.cuda.current_device())
-    return gpu, {**cost.card(gpu), "layout": layout}
-
-
 @contextlib.contextmanager
-def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = False) -> Iterator[None]:
+def replace(
+    *,
+    fp32: str | None = None,
+    worth: Worth = worth,
+    invariant: bool = False,
+    measure: bool | None = None,
+) -> Iterator[None]:
     """Compute PyTorch's matrix products on GPUs by `harness.matmul` within the block.
 
     float32 is multiplied with the precision `fp32`: ``"ieee"``, ``"tf32"``, ``"3xtf32"``, ``"fp16x3"``
@@ -111,6 +57,13 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
     Then every product that harness can compute is its own, copies before it included, and `worth` is not
     asked, for it decides by shape.
 
+    If `measure`, a product that harness can compute without copies is timed at its first call, beside
+    PyTorch's own, on the call's operands and copies of them of twice the L2 cache; the faster one computes it
+    from then on, in this process. That takes some 10 to 100 ms for each shape, beside compiling, and another
+    process may find otherwise where both are as fast. While its stream is captured nothing can be timed, and
+    `worth` decides: run a model once before. If it is None, ``HARNESS_MATMUL=measure`` asks for it, where
+    neither of the other two arguments is given; then harness's kernels for the product are measured, too.
+
     The block holds for the whole process, for all of its threads: a backward pass is ours if it runs within
     the block, wherever its forward pass ran. Code that torch.compile has made calls ours within the block and
     PyTorch's outside it.
@@ -122,18 +75,7 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
     Raises UsageError for arguments it cannot use and within another such block, MissingDependency if this
     PyTorch cannot give back the kernel that is replaced (2.11 can).
     """
-    if fp32 is not None and fp32 not in PRECISIONS:
-        raise UsageError(f"no precision {fp32!r}", hint=f"there are {', '.join(PRECISIONS)}")
-    if not callable(worth):
-        raise UsageError(f"worth={worth!r} is no function", hint="see harness.torch.worth")
-    if invariant and worth is not _DEFAULT:
-        raise UsageError(
-            "worth= and invariant=True", hint="all products are harness's then: leave out worth="
-        )
-    if not hasattr(torch.library, "get_kernel"):
-        raise MissingDependency(
-            f"PyTorch {torch.__version__} has no torch.library.get_kernel", hint="install 2.11 or later"
-        )
+    measure = _checked(fp32, worth, invariant, measure)
     if not _active.acquire(blocking=False):
         raise UsageError("PyTorch's products are already replaced", hint="leave the other block first")
     try:
@@ -146,7 +88,7 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
                 table.open(records.MOST, fp32 is None, known.functions())
             for name in ("mm", "addmm", "bmm", "baddbmm"):
                 for overload in ("", "out"):
-                    given.append(_Replaced(name, overload, fp32, None if invariant else worth))
+                    given.append(_Replaced(name, overload, fp32, None if invariant else worth, measure))
                     _register(library, given[-1], table)
             yield
         finally:
@@ -158,6 +100,25 @@ def replace(*, fp32: str | None = None, worth: Worth = worth, invariant: bool = 
             calls.end()
     finally:
         _active.release()
+
+
+def _checked(fp32: str | None, worth: Worth, invariant: bool, measure: bool | None) -> bool:
+    """Return whether products are timed. Raises as `replace` does."""
+    if fp32 is not None and fp32 not in PRECISIONS:
+        raise UsageError(f"no precision {fp32!r}", hint=f"there are {', '.join(PRECISIONS)}")
+    if not callable(worth):
+        raise UsageError(f"worth={worth!r} is no function", hint="see harness.torch.worth")
+    if invariant and worth is not _DEFAULT:
+        raise UsageError(
+            "worth= and invariant=True", hint="all products are harness's then: leave out worth="
+        )
+    if measure and (invariant or worth is not _DEFAULT):
+        raise UsageError("measure=True and a rule", hint="leave out worth= and invariant=, or measure=")
+    if not hasattr(torch.library, "get_kernel"):
+        raise MissingDependency(
+            f"PyTorch {torch.__version__} has no torch.library.get_kernel", hint="install 2.11 or later"
+        )
+    return measured.asked() and not invariant and worth is _DEFAULT if measure is None else measure
 
 
 def _register(library: Any, replaced: _Replaced, table: known.Known | None) -> None:
@@ -181,16 +142,39 @@ def _never(*product: Any, **more: Any) -> bool:
     return False
 
 
+def _capturing() -> bool:
+    """Return True if the current stream becomes a graph: nothing can be timed."""
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+class _Queued(NamedTuple):
+    """A product that harness has queued: its options, and whether nothing else was queued for it."""
+
+    result: Any
+    given: tuple[str, float, float, Any]
+    alone: bool
+
+
+def _measured(key: Any, tensors: timed.Tensors, ours: timed.Product, theirs: timed.Product) -> str:
+    """Return why a product is PyTorch's after it was timed; empty if it is harness's."""
+    try:
+        return "" if timed.faster(key, tensors, ours, theirs) else "PyTorch's was faster"
+    except _REFUSALS as e:
+        return e.what
+
+
 class _Replaced:
     """The function in place of one of PyTorch's kernels: it calls ours, or that kernel.
 
-    If `worth` is None, rows are invariant.
+    If `worth` is None, rows are invariant. If `measure`, what is timed decides where it can be.
     """
 
-    def __init__(self, name: str, overload: str, fp32: str | None, worth: Worth | None) -> None:
+    def __init__(
+        self, name: str, overload: str, fp32: str | None, worth: Worth | None, measure: bool
+    ) -> None:
         self.name, self.overload, self.full_name = name, overload, f"{name}.{overload}".rstrip(".")
         self._dims = 3 if name.startswith("b") else 2
-        self._fp32, self._worth = fp32, worth
+        self._fp32, self._worth, self._measure = fp32, worth, measure
         self._tries: dict[Any, int] = {}  # how often a product was offered to the table
         try:
             self._original = torch.library.get_kernel(f"aten::{self.full_name}", KEY)
@@ -206,24 +190,16 @@ class _Replaced:
 
     def plain(self, keyset: Any, a: Any, b: Any, *, out: Any = None) -> Any:
         """Replace ``mm`` or ``bmm``."""
-        result = self._ours(None, a, b, 0, 1, out)
-        if result is not None:
-            return result
-        given = {} if out is None else {"out": out}
-        return self._original.call_boxed(keyset, a, b, **given)
+        return self._either(keyset, None, a, b, 0, 1, out)
 
     def added(
         self, keyset: Any, input: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1, out: Any = None
     ) -> Any:
         """Replace ``addmm`` or ``baddbmm``."""
-        result = self._ours(input, a, b, beta, alpha, out)
-        if result is not None:
-            return result
-        given = {} if out is None else {"out": out}
-        return self._original.call_boxed(keyset, input, a, b, beta=beta, alpha=alpha, **given)
+        return self._either(keyset, input, a, b, beta, alpha, out)
 
-    def _ours(self, input: Any, a: Any, b: Any, beta: float, alpha: float, out: Any) -> Any:
-        """Return the product computed by harness, or None if it is left to PyTorch; either is counted."""
+    def _either(self, keyset: Any, input: Any, a: Any, b: Any, beta: float, alpha: float, out: Any) -> Any:
+        """Return the product, computed by harness or by PyTorch; either is counted."""
         dtype, shape = a.dtype, b.shape
         precision = self._precision() if dtype is torch.float32 else IEEE
         # All that a decision depends on; known.cpp reads the same.
@@ -233,35 +209,24 @@ class _Replaced:
             key = (key, beta, alpha, input.dtype, input.device, input.shape, input.stride())
         if out is not None:
             key = (key, out.dtype, out.device, out.shape, out.stride())
+        ours = functools.partial(self._ours, beta=beta, alpha=alpha, precision=precision)
+        theirs = functools.partial(self._theirs, keyset, beta=beta, alpha=alpha)
         call = calls.find(key)
         if call is None:
-            call = calls.add(key, self._decide(input, a, b, out, precision))
+            decided = self._decide(input, a, b, out, precision)
+            if self._measure and decided.why in ("", _NOT_WORTH) and not _capturing():
+                to = None if out is None else out.new_empty_strided(out.shape, out.stride())
+                into = functools.partial(ours, out=to), functools.partial(theirs, out=to)
+                decided.why = _measured(key, (input, a, b), *into)
+            call = calls.add(key, decided)
         if call.why:
             calls.stay(call)
         result = None
         if not call.why:
             try:
-                result = a.new_empty((*a.shape[:-1], shape[-1])) if out is None else out
-                bias = None
-                if input is not None and input is not out:
-                    bias = products.vector(input, result, beta)
-                    beta = 0 if bias is not None else beta
-                    if bias is None:
-                        products.start(result, input, beta)
-                x, y = a, b
-                if self._worth is None:
-                    x, y = products.readable(a), products.readable(b)
-                given = (precision, alpha, beta, bias)
-                products.queue(x, y, result, *given, invariant=self._worth is None)
-                # What is written before the product, or read from elsewhere, no image knows of.
-                alone = x is a and y is b and (input is None or bias is not None or not beta)
-                tries = self._tries.get(key, 0)
-                if alone and self._dims == 2 and tries < _MOST_TRIES:
-                    if len(self._tries) >= records.MOST:
-                        self._tries.clear()
-                    self._tries[key] = tries + 1
-                    made = functools.partial(products.image, a, b, result, *given, self._worth is None)
-                    calls.launch(call, made)
+                queued = ours(input, a, b, out)
+                self._offer(call, key, a, b, queued)
+                result = queued.result
             except _REFUSALS as e:
                 # An out that overlaps an operand is refused for where it lies: the next one may not.
                 lies = out is not None and isinstance(e, UsageError)
@@ -270,7 +235,46 @@ class _Replaced:
                 if not lies:
                     calls.stay(call)
         calls.count(call)
-        return result
+        return theirs(input, a, b, out) if result is None else result
+
+    def _ours(
+        self, input: Any, a: Any, b: Any, out: Any = None, *, beta: float, alpha: float, precision: str
+    ) -> _Queued:
+        """Queue a product by harness."""
+        result = a.new_empty((*a.shape[:-1], b.shape[-1])) if out is None else out
+        bias = None
+        if input is not None and input is not out:
+            bias = products.vector(input, result, beta)
+            beta = 0 if bias is not None else beta
+            if bias is None:
+                products.start(result, input, beta)
+        x, y = a, b
+        if self._worth is None:
+            x, y = products.readable(a), products.readable(b)
+        given = (precision, alpha, beta, bias)
+        products.queue(x, y, result, *given, invariant=self._worth is None)
+        # What is written before the product, or read from elsewhere, no image knows of.
+        alone = x is a and y is b and (input is None or bias is not None or not beta)
+        return _Queued(result, given, alone)
+
+    def _theirs(
+        self, keyset: Any, input: Any, a: Any, b: Any, out: Any = None, *, beta: float, alpha: float
+    ) -> Any:
+        """Queue a product by PyTorch."""
+        given = {} if out is None else {"out": out}
+        if input is None:
+            return self._original.call_boxed(keyset, a, b, **given)
+        return self._original.call_boxed(keyset, input, a, b, beta=beta, alpha=alpha, **given)
+
+    def _offer(self, call: Call, key: Any, a: Any, b: Any, queued: _Queued) -> None:
+        """Offer a product that was queued to the table, some times."""
+        tries = self._tries.get(key, 0)
+        if queued.alone and self._dims == 2 and tries < _MOST_TRIES:
+            if len(self._tries) >= records.MOST:
+                self._tries.clear()
+            self._tries[key] = tries + 1
+            made = functools.partial(products.image, a, b, queued.result, *queued.given, self._worth is None)
+            calls.launch(call, made)
 
     def _precision(self) -> str:
         """Return the precision of float32: as asked, or else by PyTorch's settings, old or new."""
@@ -310,7 +314,7 @@ class _Replaced:
             bias = any(x.shape != shape for x in added)
             try:
                 worth = self._worth(M, N, K, dtype, letters, batch=batch, bias=bias)
-                why = "" if worth else "not worth it"
+                why = "" if worth else _NOT_WORTH
             except UsageError as e:  # no kernel for this GPU, for example
                 why = e.what
         return dataclasses.replace(call, layout=letters, why=why)

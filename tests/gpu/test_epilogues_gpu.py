@@ -48,7 +48,8 @@ def test_every_kernel_of_the_choice(gpu: Context, cache: Cache, epilogue: Epilog
         given = epilogue if kind in ("bf16", "fp16") else epilogue._replace(float_c=False)
         cubin = compiler.compile_kernel(given.compiled(variant), arch, cache)
         for (m, n, k), beta in zip(SHAPES, (0, 0.5, 0), strict=True):
-            problem = GEMMS[kind](M=m, N=n, K=k, beta=beta, ldc=n + 8, alpha=0.7)
+            stored = {"transa": variant.params.get("TRANSA", 0), "transb": variant.params.get("TRANSB", 0)}
+            problem = GEMMS[kind](M=m, N=n, K=k, beta=beta, ldc=n + 8, alpha=0.7, **stored)
             problem = dataclasses.replace(problem, epilogue=given)
             verified(gpu, cubin, problem)
 

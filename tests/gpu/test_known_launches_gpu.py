@@ -32,13 +32,13 @@ class Asked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from harness.torch import replacement
 
-        self.count, ours = 0, replacement._Replaced._ours
+        self.count, ours = 0, replacement._Replaced._either
 
         def counted(*args: Any) -> Any:
             self.count += 1
             return ours(*args)
 
-        monkeypatch.setattr(replacement._Replaced, "_ours", counted)
+        monkeypatch.setattr(replacement._Replaced, "_either", counted)
 
 
 @pytest.fixture

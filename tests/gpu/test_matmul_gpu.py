@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import harness
-from harness.dispatch import choose, cost
+from harness.dispatch import choose, cost, traffic
 from harness.dispatch.call import gpus
 from harness.dispatch.split import divided
 from harness.dispatch.traffic import ALIGNED
@@ -367,7 +367,7 @@ def test_torch_copied_operands(
     harness.matmul(x, y, precision=precision)
     assert torch.equal(out, expected)
 
-    monkeypatch.setattr(cost, "copied", lambda *given, **where: "")
+    monkeypatch.setattr(traffic, "copied", lambda *given, **where: "")
     monkeypatch.setattr(gpus, "_gpus", {})
     assert torch.equal(harness.matmul(x, y, precision=precision), expected)
 

@@ -248,13 +248,13 @@ def test_what_stays_pytorchs_is_asked_once(torch: Any, monkeypatch: pytest.Monke
     table, why = known.loaded()
     if table is None:
         pytest.skip(why)
-    asked, ours = [0], replacement._Replaced._ours
+    asked, ours = [0], replacement._Replaced._either
 
     def counted(*args: Any) -> Any:
         asked[0] += 1
         return ours(*args)
 
-    monkeypatch.setattr(replacement._Replaced, "_ours", counted)
+    monkeypatch.setattr(replacement._Replaced, "_either", counted)
     a, bias = torch.randn(16, 16, device="cuda"), torch.randn(16, device="cuda")
     before, wanted = torch.get_float32_matmul_precision(), torch.addmm(bias, a, a)
     try:
@@ -272,7 +272,7 @@ def test_what_stays_pytorchs_is_asked_once(torch: Any, monkeypatch: pytest.Monke
 def test_what_is_worth_it_by_itself(torch: Any) -> None:
     """A product of row-major matrices needs no copy on any GPU; the rule looks the kernel up."""
     from harness.torch import known, replace, report
-    from harness.torch.replacement import preferred
+    from harness.torch.rule import preferred
 
     a, brief = torch.randn(2048, 2048, device="cuda"), torch.randn(512, 512, device="cuda")
     with replace():
@@ -283,3 +283,50 @@ def test_what_is_worth_it_by_itself(torch: Any) -> None:
     slow = known.loaded()[0] is None  # then Python queues ours, which is worth it for long ones only
     assert found == [("bmm", "not worth it"), ("mm", ""), ("mm", "not worth it" if slow else "")]
     assert preferred(2048, 2048, 2048, "fp32", "NN")
+
+
+def test_products_are_timed_beside_pytorchs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three products take three times as long as one, and what is faster is what runs."""
+    from harness.torch import replace, report, timed
+
+    a, b, bias = (torch.randn(*s, device="cuda").bfloat16() for s in ((512, 1024), (1024, 2048), (2048,)))
+    one, three = timed.seconds(
+        (None, a, b), [lambda _, x, y: x @ y, lambda _, x, y: [x @ y for _ in range(3)]]
+    )
+    assert 2 < three / one < 4
+    before = a.clone(), b.clone()
+    wanted = torch.addmm(bias, a, b)
+    found = {}
+    for seconds in (None, (1.0, 2.0), (2.0, 1.0)):
+        with monkeypatch.context() as patched:
+            patched.setattr(timed, "_known", {})
+            if seconds is not None:
+                patched.setattr(timed, "seconds", lambda *given, seconds=seconds: seconds)
+            with replace(measure=True):
+                result = torch.addmm(bias, a, b)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    captured = torch.addmm(bias, a, b)
+                graph.replay()
+                assert torch.equal(captured, result)
+        assert torch.allclose(result, wanted, atol=0.5, rtol=0.02)
+        found[seconds] = {call.why for call in report().records}
+    assert torch.equal(a, before[0]) and torch.equal(b, before[1])
+    assert found[1.0, 2.0] == {""} and found[2.0, 1.0] == {"PyTorch's was faster"}
+    assert found[None] in ({""}, {"PyTorch's was faster"})
+
+
+def test_nothing_is_timed_while_a_stream_is_captured(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.torch import replace, report, timed
+
+    monkeypatch.setattr(timed, "_known", {})
+    a, b = (torch.randn(300, 300, device="cuda") for _ in range(2))
+    with replace():
+        wanted = a @ b  # loads the code
+    with replace(measure=True):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = a @ b
+        graph.replay()
+    assert torch.equal(found, wanted) and timed._known == {}
+    assert [call.why for call in report().records] == [""]

@@ -148,7 +148,7 @@ def _autocast() -> None:
 
 @pytest.fixture
 def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> Multiplied:
-    from harness.torch import products, replacement, standing
+    from harness.torch import products, replacement, rule, standing
 
     found = Multiplied(torch)
     monkeypatch.setattr(products, "on_gpu", lambda x: x.device.type in ("cpu", "meta"))
@@ -157,9 +157,9 @@ def multiplied(torch: Any, _autocast: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(standing, "_kept", {})
     monkeypatch.setattr(standing, "table", lambda: None)
     monkeypatch.setattr(replacement, "KEY", "CPU")
-    monkeypatch.setattr(replacement, "preferred", lambda *product: True)
+    monkeypatch.setattr(rule, "preferred", lambda *product: True)
     where = {"sms": 132, "arch": "sm_90a"}
-    monkeypatch.setattr(replacement, "_here", lambda layout: (None, {**where, "layout": layout}))
+    monkeypatch.setattr(rule, "here", lambda layout: (None, {**where, "layout": layout}))
     return found
 
 

@@ -31,13 +31,13 @@ class Asked:
         from harness.torch import replacement
 
         self.count = 0
-        ours = replacement._Replaced._ours
+        ours = replacement._Replaced._either
 
         def counted(*args: Any) -> Any:
             self.count += 1
             return ours(*args)
 
-        monkeypatch.setattr(replacement._Replaced, "_ours", counted)
+        monkeypatch.setattr(replacement._Replaced, "_either", counted)
 
     def by(self, call: Callable[[], Any]) -> int:
         """Return how often `call` reached Python."""

@@ -26,13 +26,13 @@ def test_what_is_timed(script: Any, table: Any, monkeypatch: pytest.MonkeyPatch)
     """Of the three ways only the last asks Python at each call."""
     from harness.torch import known, replacement
 
-    asked, ours = [0], replacement._Replaced._ours
+    asked, ours = [0], replacement._Replaced._either
 
     def counted(*args: Any) -> Any:
         asked[0] += 1
         return ours(*args)
 
-    monkeypatch.setattr(replacement._Replaced, "_ours", counted)
+    monkeypatch.setattr(replacement._Replaced, "_either", counted)
     loaded = known.loaded
     found = script.compare("cpu", calls=5, rounds=2)
     assert set(found) == {"mm", "mm, out=", "addmm", "bmm", "baddbmm"}

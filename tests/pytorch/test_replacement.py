@@ -203,10 +203,10 @@ def test_worth(torch: Any, multiplied: Any, replace: Any) -> None:
 def test_what_an_h200_is_given(
     torch: Any, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str, layout: str, wanted: bool
 ) -> None:
-    from harness.torch import replacement, worth
+    from harness.torch import rule, worth
 
     gpu = SimpleNamespace(name="NVIDIA H200", **H200)
-    monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
+    monkeypatch.setattr(rule.Device, "open", lambda ordinal: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert worth(*shape, dtype, layout, batch=1, bias=False) is wanted
 
@@ -231,20 +231,20 @@ def test_what_an_h200_is_given(
 def test_batches_that_an_h200_is_given(
     torch: Any, monkeypatch: pytest.MonkeyPatch, batch: int, shape: tuple[int, ...], dtype: str, wanted: bool
 ) -> None:
-    from harness.torch import replacement, worth
+    from harness.torch import rule, worth
 
     gpu = SimpleNamespace(name="NVIDIA H200", **H200)
-    monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
+    monkeypatch.setattr(rule.Device, "open", lambda ordinal: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert worth(*shape, dtype, "NN", batch=batch, bias=False) is wanted
 
 
 def test_what_would_be_copied_is_not_worth_it(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """On an A100 the kernels for bf16 read row-major matrices only, and none is for fp16."""
-    from harness.torch import replacement, worth
+    from harness.torch import rule, worth
 
     gpu = SimpleNamespace(name="NVIDIA A100", **A100)
-    monkeypatch.setattr(replacement.Device, "open", lambda ordinal: gpu)
+    monkeypatch.setattr(rule.Device, "open", lambda ordinal: gpu)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     found = [worth(2048, 2048, 2048, "bf16", layout, batch=1, bias=False) for layout in ("NN", "NT", "TN")]
     assert found == [True, False, False]
@@ -299,12 +299,12 @@ def rows_of_pytorch() -> list[tuple[Any, ...]]:
 def test_no_kernel_for_this_gpu(
     torch: Any, multiplied: Any, replace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness.torch import replacement
+    from harness.torch import rule
 
     def preferred(*product: Any) -> bool:
         raise UsageError("no kernel for 5x7x3 in fp16 on sm_80")
 
-    monkeypatch.setattr(replacement, "preferred", preferred)
+    monkeypatch.setattr(rule, "preferred", preferred)
     with replace():
         torch.ones(5, 3).half() @ torch.ones(3, 7).half()
     assert rows() == [("mm", "5x7x3", "NN", "fp16", 1, "no kernel for 5x7x3 in fp16 on sm_80")]
@@ -315,17 +315,17 @@ def test_brief_products_are_for_a_table_that_launches(
     torch: Any, monkeypatch: pytest.MonkeyPatch, launches: bool
 ) -> None:
     """Python takes longer to queue one than PyTorch, C++ less."""
-    from harness.torch import records, replacement
+    from harness.torch import records, rule
 
     gpu, where = SimpleNamespace(name=""), {"sms": 132, "arch": "sm_90a"}
-    monkeypatch.setattr(replacement, "_here", lambda layout: (gpu, {**where, "layout": layout}))
+    monkeypatch.setattr(rule, "here", lambda layout: (gpu, {**where, "layout": layout}))
     monkeypatch.setattr(records.calls, "_table", SimpleNamespace(launches=launches))
     for dtype in ("fp32", "tf32", "bf16", "bf16x6"):
-        assert replacement.preferred(64, 64, 64, dtype, "NN") == launches
-        assert replacement.preferred(8192, 8192, 8192, dtype, "NN")
-    assert replacement.preferred(64, 64, 64, "bf16", "NT") == launches
-    assert replacement.preferred(4, 4096, 4096, "tf32", "NT") == launches
-    assert not replacement.preferred(1024, 768, 768, "tf32", "NT")
+        assert rule.preferred(64, 64, 64, dtype, "NN") == launches
+        assert rule.preferred(8192, 8192, 8192, dtype, "NN")
+    assert rule.preferred(64, 64, 64, "bf16", "NT") == launches
+    assert rule.preferred(4, 4096, 4096, "tf32", "NT") == launches
+    assert not rule.preferred(1024, 768, 768, "tf32", "NT")
 
 
 @pytest.mark.parametrize("error", [UsageError("no such kernel"), BuildError("no"), OutOfMemory("full")])
