@@ -51,15 +51,17 @@ def seconds(tensors: Tensors, products: Sequence[Product]) -> list[float]:
     context, side = gpus.gpu(device).context, _stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with outside_captures(), torch.cuda.stream(side):  # other streams may be captured now
-        sets = copies(tensors, _LARGE * context.device.l2_bytes)
-        runs: dict[int, Callable[[object], object]] = {}
-        for place, product in enumerate(products):
-            product(*tensors)  # loads the code and makes its workspace, which nothing held may do
-            runs[place] = functools.partial(_next, product, itertools.cycle(sets))
-        side.synchronize()
-        with context.current(), BorrowedStream(context, side.cuda_stream) as stream:
-            found = in_turn(runs, context, stream)
-        del sets  # in the stream that they belong to
+        try:
+            sets = copies(tensors, _LARGE * context.device.l2_bytes)
+            runs: dict[int, Callable[[object], object]] = {}
+            for place, product in enumerate(products):
+                product(*tensors)  # loads the code and makes its workspace, which nothing held may do
+                runs[place] = functools.partial(_next, product, itertools.cycle(sets))
+            side.synchronize()
+            with context.current(), BorrowedStream(context, side.cuda_stream) as stream:
+                found = in_turn(runs, context, stream)
+        finally:  # nothing reads the tensors after this, which belong to another stream
+            side.synchronize()
     return [found[place] for place in range(len(products))]
 
 
