@@ -1,13 +1,8 @@
-"""benchmarks/shapes.py on the fake driver, with a cuBLAS and a cuBLASLt that can be captured in graphs."""
+"""benchmarks/shapes.py on the fake driver: what it times, verifies, refuses and resumes."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-import math
 import sys
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,217 +10,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import gemm as fake_gemm
-from fakes.cublaslt import TYPES, Algorithm, FakeCublas, FakeCublasLt, TimedDriver, install, multiply, provide
-from fakes.driver import image
+from fakes.cublaslt import Algorithm
 from harness.dispatch import choose
 from harness.emulator import Buffer, emulate
 from harness.errors import ContextLost, UsageError
 from harness.kernels import spec
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.dtypes import DTYPES
-from harness.kernels.spec import LAYOUT
-from harness.problems.gemm import GEMMS, Gemm
+from harness.problems.gemm import Gemm
 from harness.results import record
+from shared.places import ROOT
+from shared.sampler_rig import LAYOUTS, PADDED, SMALL, Rig, compare, rig, run, some, transpose  # noqa: F401  (fixture)
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "scripts"))
 
 import shapes
 
 from sampler import contest, pool, sides, tables
-from sampler.draws import MODELS, MOST_BYTES, MOST_WORK, Draw, draws
 from sampler.heuristics import Heuristics
-
-LAYOUTS = ("NN", "NT", "TN", "TT")  # and the names of our kernels on the fake GPU, by what they read
-
-
-class Cublas(FakeCublas):
-    """With GemmEx, and products that wait for the graph that they are captured in. Each takes 2 ms."""
-
-    stream = 0
-
-    def cublasSetStream_v2(self, _: int, stream: int) -> None:
-        self.stream = stream
-
-    def cublasSgemm_v2(self, *args: int) -> None:
-        self.driver._queue(self.stream, lambda: FakeCublas.cublasSgemm_v2(self, *args))
-
-    def cublasGemmEx(self, *args: int) -> None:
-        _, of_a, of_b, m, n, k, alpha, a, kind, lda, b, _, ldb, beta, c, _, ldc, _, _ = args
-        scalars = [ctypes.c_float.from_address(at).value for at in (alpha, beta)]
-        left, right = (k, m) if of_a else (m, k), (n, k) if of_b else (k, n)
-
-        def run() -> None:
-            given = (a, (kind, *left, lda)), (b, (kind, *right, ldb)), (c, (kind, m, n, ldc))
-            multiply(scalars, *given, transposed=(of_a, of_b))
-            self.driver.clock += 2
-
-        self.driver._queue(self.stream, run)
-
-
-class CublasLt(FakeCublasLt):
-    def cublasLtMatmul(self, *args: int) -> None:
-        held = self.live.copy()  # a graph outlives the descriptors of its launches
-
-        def run() -> None:
-            now, self.live = self.live, held
-            try:
-                FakeCublasLt.cublasLtMatmul(self, *args)
-            finally:
-                self.live = now
-
-        self.driver._queue(args[-1], run)
-
-
-class Rig:
-    """The fake GPU and libraries; `product` computes what our launches do, and `draw` is the one at hand."""
-
-    def __init__(self, driver: TimedDriver) -> None:
-        self.driver, self.draw = driver, draws("fp32", 1, 1)[0]
-        self.lt = CublasLt(driver, [Algorithm(1.8, configuration=(("ID", 66), ("TILE_ID", 23)))])
-        self.product = self.right
-        names = ("compare", "transpose", *LAYOUTS)
-        driver.functions = dict.fromkeys(names)
-        driver.device_attributes["CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE"] = 1 << 14
-        driver.execute = self.execute
-
-    def execute(self, launch: SimpleNamespace) -> None:
-        if launch.function == "compare":
-            compare(launch)
-        elif launch.function == "transpose":
-            launch.dtype = self.draw.problem.dtype.name
-            transpose(launch)
-        else:
-            self.product(launch)
-
-    def operands(self, launch: SimpleNamespace) -> tuple[Any, Any, Any]:
-        """Return op(A) and op(B), and C with its padding."""
-        a, b, c, m, n, k, lda, ldb, ldc, _, _ = fake_gemm.plain(launch)
-        dtype = self.draw.problem.dtype
-        of_a, of_b = (x == "T" for x in launch.function)
-        left = strided(a, dtype, *((k, m) if of_a else (m, k)), lda)
-        right = strided(b, dtype, *((n, k) if of_b else (k, n)), ldb)
-        out = strided(c, dtype, m, n, ldc)
-        padded = np.lib.stride_tricks.as_strided(out, (m, ldc), out.strides)
-        return left.T if of_a else left, right.T if of_b else right, padded
-
-    def right(self, launch: SimpleNamespace) -> None:
-        a, b, c = self.operands(launch)
-        dtype, n = self.draw.problem.dtype, b.shape[1]
-        c[:, :n] = dtype.encode((dtype.decode(a) @ dtype.decode(b)).astype(np.float32))
-
-    def one_wrong(self, launch: SimpleNamespace) -> None:
-        self.right(launch)
-        self.operands(launch)[2][-1, self.draw.problem.N - 1] = 7
-
-    def imprecise(self, launch: SimpleNamespace) -> None:
-        """Write a sum of lower precision: each element is within its own bound."""
-        self.right(launch)
-        self.operands(launch)[2][:, : self.draw.problem.N] += np.float32(1e-4)
-
-    def into_padding(self, launch: SimpleNamespace) -> None:
-        self.right(launch)
-        self.operands(launch)[2][0, -1] = 0
-
-    def nothing(self, launch: SimpleNamespace) -> None:
-        pass
-
-
-def strided(address: int, dtype: Any, rows: int, columns: int, ld: int) -> Any:
-    size = dtype.itemsize
-    data = (ctypes.c_char * (size * rows * ld)).from_address(address)
-    flat = np.frombuffer(data, dtype.storage)
-    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (ld * size, size))
-
-
-def transpose(launch: SimpleNamespace) -> None:
-    """The kernel of transpose.cu in NumPy; elements of 2 bytes or of 4 are only moved."""
-    forms = ("Q", "Q", "i", "i", "q", "q")
-    source, target, rows, columns, pitch, wide = (
-        int(np.frombuffer(x, np.dtype(f))[0]) for f, x in zip(forms, launch.args, strict=True)
-    )
-    dtype = DTYPES[launch.dtype]
-    strided(target, dtype, columns, rows, wide)[:] = strided(source, dtype, rows, columns, pitch).T
-
-
-def compare(launch: SimpleNamespace) -> None:
-    """The kernel of compare.cu in NumPy."""
-    forms = ("Q", "Q", "Q", "Q", "Q", "Q", "Q", "d", "i", "i", "I")
-    values = [np.frombuffer(x, np.dtype(f))[0] for f, x in zip(forms, launch.args, strict=True)]
-    mine, theirs, stride, found, M, N, ld = map(int, values[:7])
-    bound, precision, emin, kind = values[7:]
-    dtype = TYPES[{0: 0, 1: 14, 2: 2}[int(kind)]]
-    out = np.frombuffer((ctypes.c_char * pool._FOUND.itemsize).from_address(found), pool._FOUND)
-
-    def matrix(at: int) -> Any:
-        memory = (ctypes.c_char * (M * ld * dtype.itemsize)).from_address(at)
-        return np.frombuffer(memory, dtype.storage).reshape(M, ld)
-
-    for number in range(launch.grid[1]):
-        x, y = matrix(mine + number * stride), matrix(theirs + number * stride)
-        blank = np.frombuffer(b"\xff" * dtype.itemsize, x.dtype)[0]
-        word = f"u{dtype.itemsize}"
-        out["stray"] += np.uint64(np.count_nonzero(x[:, N:].view(word) != blank.view(word)))
-        x, y = (dtype.decode(z[:, :N]) for z in (x, y))
-        apart, half = np.abs(x - y), np.zeros_like(x)
-        if precision:
-            _, exponent = np.frexp(np.maximum(np.fmax(abs(x), abs(y)), 2.0**emin))
-            half = np.ldexp(1.0, exponent - 1 - precision)
-        share = apart / (bound + 2 * half)
-        wrong = ~(share <= 1)
-        out["bad"] += np.uint64(np.count_nonzero(wrong))
-        if wrong.any():
-            row, column = np.argwhere(wrong)[0]
-            out["first"] = max(int(out["first"][0]), ~int(row * ld + column) & (2**64 - 1))
-        worst = np.float64(np.max(np.where(np.isnan(share), np.inf, share)))
-        out["worst"] = max(int(out["worst"][0]), int(worst.view("u8")))
-        out["differences"] += np.sum(apart**2)
-        out["outputs"] += np.sum(y**2)
-        out["halves"] += np.sum(half**2)
-
-
-@pytest.fixture
-def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    driver = install(monkeypatch)
-    rig = Rig(driver)
-    provide(monkeypatch, blas=Cublas(driver), lt=rig.lt)
-
-    def compile_kernel(variant: Any, arch: str) -> Any:
-        layout = "".join("NT"[variant.params.get(name, 0)] for name in LAYOUT)
-        return SimpleNamespace(code=image(fake_gemm.sizes(variant)), entry=layout, variant=variant, arch=arch)
-
-    monkeypatch.setattr(shapes, "compile_kernel", compile_kernel)
-    measured = contest.Arena.measured
-
-    def noted(self: Any, entry: Any, cubins: Any) -> Any:
-        rig.draw = entry.draw
-        return measured(self, entry, cubins)
-
-    monkeypatch.setattr(contest.Arena, "measured", noted)
-    yield rig
-    if not driver.sticky:
-        assert not [kind for kind, _ in driver.live if kind != "context"], "nothing is left behind"
-        assert not rig.lt.live
-
-
-def some(dtype: str, *axes: dict[str, int]) -> list[Draw]:
-    return [Draw(index=i, problem=GEMMS[dtype](**one)) for i, one in enumerate(axes)]
-
-
-SMALL = {"M": 24, "N": 40, "K": 32}
-PADDED = {"M": 20, "N": 17, "K": 33, "lda": 40, "ldb": 21, "ldc": 19}
-
-
-def run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: dict[str, list[Draw]], *options: str
-) -> tuple[int, list[dict[str, Any]]]:
-    monkeypatch.setattr(shapes, "draws", lambda dtype, count, seed, most: chosen[dtype])
-    path = tmp_path / "r.json"
-    count = str(max(map(len, chosen.values())))
-    memory = ("--memory", str(2**20 / 2**30))
-    code = shapes.main(["--dtype", *chosen, "--draws", count, "--json", str(path), *memory, *options])
-    return code, record.load(path)["rows"]
 
 
 @pytest.mark.parametrize(
@@ -506,119 +309,3 @@ def test_the_kernel_that_compares_is_what_the_fake_computes(name: str) -> None:
     assert ~int(found["first"][0]) & (2**64 - 1) == 3 * ld + 5
     for key in ("differences", "outputs", "halves"):
         np.testing.assert_allclose(found[key], expected[key], rtol=1e-12)
-
-
-# -- draws
-
-
-@pytest.mark.parametrize("dtype", list(GEMMS))
-def test_draws_are_what_was_asked_for(dtype: str) -> None:
-    found = draws(dtype, 400, 3)
-    assert [draw.index for draw in found] == list(range(400))
-    sizes = [(p.M, p.N, p.K) for p in (draw.problem for draw in found)]
-    assert all(math.prod(size) <= MOST_WORK for size in sizes)
-    for draw in found:
-        a, b, c = (x.rows * x.ld * x.dtype.itemsize for x in draw.problem.layouts().values())
-        assert max(a + b, c) <= MOST_BYTES
-        assert draw.origin or (16 <= min(sizes[draw.index]) and max(sizes[draw.index]) <= 16384)
-    counts = Counter(name for draw in found for name in draw.classes)
-    assert 70 < counts["model"] < 130 and 50 < counts["ragged"] < 105
-    assert min(counts[name] for name in ("NN", "NT", "TN", "TT", "packed", "padded", "odd")) > 40
-    assert min(counts[name] for name in ("square", "oblong", "flat", "deep", "skinny", "thin")) >= 10
-    assert {draw.origin.split(" ")[0] for draw in found if draw.origin} == {n.split(" ")[0] for n in MODELS}
-
-
-def test_a_seed_repeats_its_draws() -> None:
-    assert draws("bf16", 30, 1) == draws("bf16", 30, 1) == draws("bf16", 60, 1)[:30]
-
-
-def test_only_thin_draws() -> None:
-    """Those of the same seed that are thin, and no others."""
-    thin = [d.problem for d in draws("fp32", 400, 3) if min(d.problem.M, d.problem.N) <= 8]
-    found = draws("fp32", len(thin), 3, most=8)
-    assert [d.problem for d in found] == thin and [d.index for d in found] == list(range(len(thin)))
-    assert draws("bf16", 30, 1) != draws("bf16", 30, 2)
-    assert [d.problem.M for d in draws("bf16", 30, 1)] != [d.problem.M for d in draws("fp16", 30, 1)]
-
-
-def test_types_take_turns() -> None:
-    taken = [draw.problem.dtype.name for draw in shapes.in_turn(["fp32", "bf16"], 50, 1)]
-    assert taken == (["fp32"] * 20 + ["bf16"] * 20) * 2 + ["fp32"] * 10 + ["bf16"] * 10
-
-
-@pytest.mark.parametrize(
-    ("axes", "form"),
-    [
-        ({"M": 64, "N": 4096, "K": 4096}, "skinny"),
-        ({"M": 100000, "N": 32, "K": 128}, "thin"),
-        ({"M": 512, "N": 512, "K": 16384}, "deep"),
-        ({"M": 4096, "N": 4096, "K": 64}, "flat"),
-        ({"M": 1024, "N": 3072, "K": 768}, "square"),
-        ({"M": 128, "N": 4096, "K": 11008}, "oblong"),
-    ],
-)
-def test_forms(axes: dict[str, int], form: str) -> None:
-    assert Draw(index=0, problem=Gemm(**axes)).form == form
-
-
-# -- tables
-
-
-def row_of(draw: Draw, ratio: float, **more: Any) -> dict[str, Any]:
-    ours = 1e-5
-    return {
-        **contest.Entry(draw=draw).row,
-        "chosen": "20_stream_k BM=64 BK=16 WM=32 STAGES=8",
-        "algorithm": "algorithm 66, tile 128x256, stages 64xAUTO, cluster 2x1x1, split k 4",
-        "seconds": {"matmul": ours, "cuBLAS": ours * ratio, "cuBLASLt": ours * ratio * 1.1},
-        "ratio": ratio,
-        **more,
-    }
-
-
-def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    """Numbers by hand, in 80 columns."""
-    drawn = draws("bf16", 200, 2)
-    rows = [row_of(draw, 0.9 if draw.index < 20 else 1.1) for draw in drawn]
-    text = tables.summary(rows)
-    print(text)
-    mean = math.exp((20 * math.log(0.9) + 180 * math.log(1.1)) / 200)
-    (line,) = [line for line in text.splitlines() if line.startswith("all ")]
-    assert line.split() == ["all", "200", f"{mean:.3f}", "0.900", "0.900", "10%"]
-    lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
-    assert "long" not in lines, "10 us are not long"
-    slow = row_of(Draw(index=0, problem=Gemm(**SMALL)), 2.0)
-    assert tables.counts(slow, "long") and not tables.counts({**slow, "classes": ["padded"]}, "long")
-    assert "geomean >= 1.04: yes, 5th percentile >= 0.98: no, least >= 0.92: no" in text
-    assert text.count("0.900  bf16") == tables.WORST
-    assert max(map(len, text.splitlines())) <= 80
-    for row, price in zip(rows, (0.0, 0.5), strict=False):
-        row["invariant"] = {"price": price, "seconds": 1e-5, "chosen": ""}
-    line = tables.invariant(rows).splitlines()[-1]
-    ratio = math.sqrt(rows[0]["ratio"] * rows[1]["ratio"] / 1.5)
-    assert line.split() == ["bf16", "2", "25.0%", "47.5%", "50.0%", f"{ratio:.3f}"]
-    assert tables.invariant(rows[2:]) == ""
-    assert "nothing was timed" in tables.summary([contest.Entry(draw=drawn[0], failure="no").row])
-
-
-def test_the_table_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the record, and empty where there is none."""
-    place = Path(__file__).parents[2] / "scripts" / "update_readme.py"
-    found = importlib.util.spec_from_file_location("update_readme", place)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    monkeypatch.setattr("readme.records.RECORDS", tmp_path)
-    assert module.products.shapes() == ""
-    rows = [row_of(draw, 0.9 if draw.index < 20 else 1.1) for draw in draws("bf16", 200, 2)]
-    rows.append({**rows[0], "status": "error"})
-    meta = {"gpu": {"name": "NVIDIA H200"}, "argv": ["shapes.py"], "seed": 2, "utc": "2026-11-23T03:00:00"}
-    record.write_json(tmp_path / "h200/benchmarks/shapes.json", record.document("shapes", rows, meta))
-    table = [line.split("|") for line in module.products.shapes().splitlines() if line.startswith("| bf16")]
-    mean = math.exp((20 * math.log(0.9) + 180 * math.log(1.1)) / 200)
-    assert [cell.strip() for cell in table[0][2:6]] == ["200", f"{mean:.3f}", "0.900", "0.900"]
-    assert table[0][7].strip() == "-" and "seed 2." in module.products.shapes(), "10 us are not long"
-
-
-def test_a_type_without_targets() -> None:
-    assert "yes" not in tables.summary([row_of(draw, 1.2) for draw in draws("bf16x6", 5, 1)])

@@ -1,0 +1,138 @@
+"""What benchmarks/shapes.py draws, and the tables it makes of results."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.problems.gemm import GEMMS, Gemm
+from harness.results import record
+from shared.places import ROOT
+from shared.sampler_rig import SMALL
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import shapes
+
+from sampler import contest, tables
+from sampler.draws import MODELS, MOST_BYTES, MOST_WORK, Draw, draws
+
+
+@pytest.mark.parametrize("dtype", list(GEMMS))
+def test_draws_are_what_was_asked_for(dtype: str) -> None:
+    found = draws(dtype, 400, 3)
+    assert [draw.index for draw in found] == list(range(400))
+    sizes = [(p.M, p.N, p.K) for p in (draw.problem for draw in found)]
+    assert all(math.prod(size) <= MOST_WORK for size in sizes)
+    for draw in found:
+        a, b, c = (x.rows * x.ld * x.dtype.itemsize for x in draw.problem.layouts().values())
+        assert max(a + b, c) <= MOST_BYTES
+        assert draw.origin or (16 <= min(sizes[draw.index]) and max(sizes[draw.index]) <= 16384)
+    counts = Counter(name for draw in found for name in draw.classes)
+    assert 70 < counts["model"] < 130 and 50 < counts["ragged"] < 105
+    assert min(counts[name] for name in ("NN", "NT", "TN", "TT", "packed", "padded", "odd")) > 40
+    assert min(counts[name] for name in ("square", "oblong", "flat", "deep", "skinny", "thin")) >= 10
+    assert {draw.origin.split(" ")[0] for draw in found if draw.origin} == {n.split(" ")[0] for n in MODELS}
+
+
+def test_a_seed_repeats_its_draws() -> None:
+    assert draws("bf16", 30, 1) == draws("bf16", 30, 1) == draws("bf16", 60, 1)[:30]
+
+
+def test_only_thin_draws() -> None:
+    """Those of the same seed that are thin, and no others."""
+    thin = [d.problem for d in draws("fp32", 400, 3) if min(d.problem.M, d.problem.N) <= 8]
+    found = draws("fp32", len(thin), 3, most=8)
+    assert [d.problem for d in found] == thin and [d.index for d in found] == list(range(len(thin)))
+    assert draws("bf16", 30, 1) != draws("bf16", 30, 2)
+    assert [d.problem.M for d in draws("bf16", 30, 1)] != [d.problem.M for d in draws("fp16", 30, 1)]
+
+
+def test_types_take_turns() -> None:
+    taken = [draw.problem.dtype.name for draw in shapes.in_turn(["fp32", "bf16"], 50, 1)]
+    assert taken == (["fp32"] * 20 + ["bf16"] * 20) * 2 + ["fp32"] * 10 + ["bf16"] * 10
+
+
+@pytest.mark.parametrize(
+    ("axes", "form"),
+    [
+        ({"M": 64, "N": 4096, "K": 4096}, "skinny"),
+        ({"M": 100000, "N": 32, "K": 128}, "thin"),
+        ({"M": 512, "N": 512, "K": 16384}, "deep"),
+        ({"M": 4096, "N": 4096, "K": 64}, "flat"),
+        ({"M": 1024, "N": 3072, "K": 768}, "square"),
+        ({"M": 128, "N": 4096, "K": 11008}, "oblong"),
+    ],
+)
+def test_forms(axes: dict[str, int], form: str) -> None:
+    assert Draw(index=0, problem=Gemm(**axes)).form == form
+
+
+# -- tables
+
+
+def row_of(draw: Draw, ratio: float, **more: Any) -> dict[str, Any]:
+    ours = 1e-5
+    return {
+        **contest.Entry(draw=draw).row,
+        "chosen": "20_stream_k BM=64 BK=16 WM=32 STAGES=8",
+        "algorithm": "algorithm 66, tile 128x256, stages 64xAUTO, cluster 2x1x1, split k 4",
+        "seconds": {"matmul": ours, "cuBLAS": ours * ratio, "cuBLASLt": ours * ratio * 1.1},
+        "ratio": ratio,
+        **more,
+    }
+
+
+def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """Numbers by hand, in 80 columns."""
+    drawn = draws("bf16", 200, 2)
+    rows = [row_of(draw, 0.9 if draw.index < 20 else 1.1) for draw in drawn]
+    text = tables.summary(rows)
+    print(text)
+    mean = math.exp((20 * math.log(0.9) + 180 * math.log(1.1)) / 200)
+    (line,) = [line for line in text.splitlines() if line.startswith("all ")]
+    assert line.split() == ["all", "200", f"{mean:.3f}", "0.900", "0.900", "10%"]
+    lines = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    assert "long" not in lines, "10 us are not long"
+    slow = row_of(Draw(index=0, problem=Gemm(**SMALL)), 2.0)
+    assert tables.counts(slow, "long") and not tables.counts({**slow, "classes": ["padded"]}, "long")
+    assert "geomean >= 1.04: yes, 5th percentile >= 0.98: no, least >= 0.92: no" in text
+    assert text.count("0.900  bf16") == tables.WORST
+    assert max(map(len, text.splitlines())) <= 80
+    for row, price in zip(rows, (0.0, 0.5), strict=False):
+        row["invariant"] = {"price": price, "seconds": 1e-5, "chosen": ""}
+    line = tables.invariant(rows).splitlines()[-1]
+    ratio = math.sqrt(rows[0]["ratio"] * rows[1]["ratio"] / 1.5)
+    assert line.split() == ["bf16", "2", "25.0%", "47.5%", "50.0%", f"{ratio:.3f}"]
+    assert tables.invariant(rows[2:]) == ""
+    assert "nothing was timed" in tables.summary([contest.Entry(draw=drawn[0], failure="no").row])
+
+
+def test_the_table_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the record, and empty where there is none."""
+    place = Path(__file__).parents[2] / "scripts" / "update_readme.py"
+    found = importlib.util.spec_from_file_location("update_readme", place)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    monkeypatch.setattr("readme.records.RECORDS", tmp_path)
+    assert module.products.shapes() == ""
+    rows = [row_of(draw, 0.9 if draw.index < 20 else 1.1) for draw in draws("bf16", 200, 2)]
+    rows.append({**rows[0], "status": "error"})
+    meta = {"gpu": {"name": "NVIDIA H200"}, "argv": ["shapes.py"], "seed": 2, "utc": "2026-11-23T03:00:00"}
+    record.write_json(tmp_path / "h200/benchmarks/shapes.json", record.document("shapes", rows, meta))
+    table = [line.split("|") for line in module.products.shapes().splitlines() if line.startswith("| bf16")]
+    mean = math.exp((20 * math.log(0.9) + 180 * math.log(1.1)) / 200)
+    assert [cell.strip() for cell in table[0][2:6]] == ["200", f"{mean:.3f}", "0.900", "0.900"]
+    assert table[0][7].strip() == "-" and "seed 2." in module.products.shapes(), "10 us are not long"
+
+
+def test_a_type_without_targets() -> None:
+    assert "yes" not in tables.summary([row_of(draw, 1.2) for draw in draws("bf16x6", 5, 1)])
