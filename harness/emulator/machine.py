@@ -180,7 +180,7 @@ class Launch:
             return False
         self._spent = self.budget - batch.steps_left
         if self.races is not None:
-            self.races.end_batch()
+            self.races.end_batch(batch.first)
         batch.end()
         return True
 
