@@ -27,6 +27,14 @@ pytest_plugins = ["pytester", "harness.pytest_plugin", "shared.selection", "shar
 settings.register_profile("mutants", phases=(Phase.explicit, Phase.generate), database=None)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let each worker multiply matrices in one thread: there is a worker a core, and threads that wait for a
+    core that others have spin. A test of small products took ten times as long.
+    """
+    if getattr(config.option, "numprocesses", None):  # of pytest-xdist, whose workers begin after this
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Use neither the user's cache nor his table, whose content must not decide a test. Workers of one run

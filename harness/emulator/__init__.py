@@ -24,7 +24,7 @@ from harness.emulator.blocks.arguments import Argument, Record, bind
 from harness.emulator.blocks.delays.loads import Late
 from harness.emulator.blocks.endless import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
-from harness.emulator.executable import executable
+from harness.emulator.executable import executable, without_collection
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import Launch
@@ -91,6 +91,7 @@ class Emulation:
         return total(self.instructions)
 
 
+@without_collection()  # blocks that end leave no cycles
 def emulate(
     ptx: str,
     entry: str,
@@ -198,7 +199,7 @@ def emulate(
             error.findings = launch.findings.all()
             raise
         finally:
-            launch.races = launch.hazards = None
+            launch.let_go()
         arena.copy_back(owned)
         for handle, texture in objects.items():
             if texture.array.flags.writeable:

@@ -120,6 +120,13 @@ class Launch:
         if self.delays is not None:
             self.delays.end()
 
+    def let_go(self) -> None:
+        """Let go of what is large and not asked for any more: where blocks have not ended, cycles keep the
+        launch until Python finds them.
+        """
+        self.races = self.hazards = None
+        self.memo.clear()
+
     def _run_batches(self) -> None:
         """Run all blocks, many side by side. Raises EmulatorError for a grid that takes too long."""
         total = self.grid.x * self.grid.y * self.grid.z
@@ -180,7 +187,7 @@ class Launch:
             return False
         self._spent = self.budget - batch.steps_left
         if self.races is not None:
-            self.races.end_batch()
+            self.races.end_batch(batch.first)
         batch.end()
         return True
 

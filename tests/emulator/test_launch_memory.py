@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from harness.emulator.blocks.batch import Batch
+from harness.emulator.executable import executable
 from harness.emulator.machine import Launch
+from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
 from shared.hopper_kernels import run
 
@@ -30,6 +32,8 @@ UNITS = """float* a, float* c {
   cluster_sync();
   if (t == 0) { store(c + 64 * rank(), s, 256); wait_all(); }
 }"""
+
+FEW = 50  # objects: what NumPy and the test leave behind, and nothing for each block or instruction
 
 
 @pytest.fixture
@@ -70,3 +74,55 @@ def test_the_control_a_batch_that_lets_go_of_nothing_keeps_it(
     monkeypatch.setattr(Batch, "end", lambda batch: None)
     launched("plain")
     assert alive[0]() is not None
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+def test_python_looks_for_cycles_afterwards_if_it_did_before(collects: bool, ends: bool) -> None:
+    """In between it does not: it would go through the instructions of a kernel over and over."""
+    during: list[bool] = []
+    a = np.ones(64, np.float32)
+    code = PLAIN if ends else PLAIN.replace("__syncthreads();", "while (true);")
+    (gc.enable if collects else gc.disable)()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Launch, "_run_batches", _noting(during, Launch._run_batches))
+            if ends:
+                launch(code.replace("FENCE", ""), "k", (1,), (64,), a, a.copy())
+            else:
+                with pytest.raises(EmulatorError):
+                    launch(code.replace("FENCE", ""), "k", (1,), (64,), a, a.copy())
+        assert during == [False]
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
+
+
+def _noting(during: list[bool], run: Any) -> Any:
+    def noted(self: Launch) -> None:
+        during.append(gc.isenabled())
+        run(self)
+
+    return noted
+
+
+@pytest.mark.parametrize("kind", ["plain", "fence", "units"])
+def test_neither_a_kernel_nor_its_launch_leaves_cycles(kind: str) -> None:
+    """Else they would add up where Python does not look for them."""
+    launched(kind)  # so that all modules are imported
+    executable.cache_clear()
+    gc.collect()
+    gc.disable()
+    try:
+        launched(kind)
+        executable.cache_clear()
+        assert gc.collect() < FEW
+    finally:
+        gc.enable()
+
+
+def test_a_launch_that_is_given_up_keeps_no_results(alive: list[weakref.ref[Launch]]) -> None:
+    with pytest.raises(EmulatorError):
+        launch(PLAIN.replace("FENCE", "; while (true)"), "k", (1,), (64,), *np.ones((2, 64), np.float32))
+    kept = [found for made in alive if (found := made()) is not None]
+    assert all(not found.memo._found for found in kept)

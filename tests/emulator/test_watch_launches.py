@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from harness.emulator import Emulation
+from harness.emulator.machine import Launch
+from shared import hopper_kernels
 from shared.emulator_kernels import launch
 
 SYNC1, SYNC2, ARRIVE1, ARRIVE2 = (
@@ -142,6 +144,81 @@ LATER = """
 def test_a_block_of_the_last_batch_meets_one_of_the_first(earlier: str, late: str, races: set[Any]) -> None:
     body = LATER.replace("EARLIER", earlier).replace("LATE", late)
     assert found(run(body, blocks=40, threads=1024)) == races
+
+
+THREE = """
+  if (t == 0 && block == 0) { FIRST }
+  if (t == 0 && block == 20) { SECOND }
+  if (t == 0 && block == 39) { THIRD }
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "third", "races", "launches"),
+    [
+        ("", "", "b[5] = 1;", set(), 1),  # nobody has read it
+        ("", "", "c[0] = b[4]; b[5] = c[0];", set(), 1),  # who has read it has not ended
+        ("", "c[0] = b[5];", "b[5] = 1;", {"b"}, 2),
+        ("c[0] = b[4];", "", "b[5] = 1;", set(), 2),
+        ("b[5] = 1;", "c[0] = b[4]; c[1] = c[2];", "b[6] = c[2];", set(), 1),
+        ("b[5] = 1;", "c[0] = c[2];", "c[1] = b[5];", {"b"}, 1),
+        ("c[0] = a[5];", "", "b[5] = a[5];", set(), 1),
+        ("c[0] = b[4] + d[4];", "", "b[5] = 1; d[5] = 1;", set(), 3),
+    ],
+)
+def test_only_reads_that_were_not_kept_start_a_launch_over(
+    first: str, second: str, third: str, races: set[str], launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a buffer that a later batch is the first to store to."""
+    made = _launches(monkeypatch)
+    body = THREE.replace("FIRST", first).replace("SECOND", second).replace("THIRD", third)
+    assert found(run(body, blocks=40, threads=1024)) == {("global race", name) for name in races}
+    assert len(made) == launches
+
+
+def _launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Return a list to which each launch is added when it begins."""
+    made: list[Launch] = []
+    begin = Launch.run
+    monkeypatch.setattr(Launch, "run", lambda self: made.append(self) or begin(self))
+    return made
+
+
+# Block 0 ends while block 1 waits for a copy, and then stores to c.
+WAITS = """const float* a, float* c {
+  __shared__ __align__(128) float s[128]; __shared__ u64 full;
+  const int t = threadIdx.x;
+  if (blockIdx.x == 0) { if (t == 0) { EARLIER } return; }
+  if (t == 0) { init(&full, 1); fence_init(); }
+  __syncthreads();
+  if (t == 0) { expect(&full, 512); load(s, a, 512, &full); }
+  wait(&full, 0);
+  c[t] = s[t] + c[t];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("earlier", "races", "launches"),
+    [
+        ("", set(), 1),
+        ("if (a[5] == 7) c[200] = 1;", set(), 1),
+        ("if (c[200] == 7) c[201] = 1;", set(), 2),
+        ("if (c[100] == 7) c[201] = 1;", {"global race"}, 2),
+        ("c[100] = 1;", {"global race"}, 1),
+    ],
+)
+@pytest.mark.parametrize("cluster", [0, 2])
+def test_a_block_without_work_starts_no_launch_over(
+    earlier: str, races: set[str], launches: int, cluster: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the blocks of a cluster have read is kept until all of them have ended."""
+    made = _launches(monkeypatch)
+    a, c = np.ones(512, np.float32), np.zeros(512, np.float32)
+    ran = hopper_kernels.run(
+        WAITS.replace("EARLIER", earlier), a, c, grid=2, cluster=cluster, schedule="late"
+    )
+    assert hopper_kernels.kinds(ran) == races
+    assert len(made) == (launches if not cluster else 1)
 
 
 def test_the_last_of_all_may_set_their_counter_back() -> None:

@@ -52,21 +52,20 @@ def run_grid(launch: Launch) -> None:
                 if rounds > (_ROUNDS if polling else _QUIET):
                     deadlock(launch, running)
                     return
-            if launch.races is not None and any(cluster.ended for cluster in running):
-                launch.races.end_batch()  # its reads would keep every cluster in memory
-            running = _left(running)
-    if launch.races is not None:
-        launch.races.end_batch()
+            running = _left(launch, running)
 
 
-def _left(running: list[Cluster]) -> list[Cluster]:
+def _left(launch: Launch, running: list[Cluster]) -> list[Cluster]:
     """Return the clusters that have not ended, or have something to land; let go of the others."""
     left = []
     for cluster in running:
         if not cluster.ended or cluster.land_one():
             left.append(cluster)
-        else:
-            cluster.end()
+            continue
+        if launch.races is not None:
+            for block in cluster.blocks:
+                launch.races.end_batch(block.first)  # its reads would keep the cluster in memory
+        cluster.end()
     return left
 
 

@@ -6,9 +6,9 @@ ordered by other means, too, whatever is found so may be none: the launch starts
 memory watched cell by cell as well. Atomics and volatile accesses do not race with one another, only with
 plain ones.
 
-Only buffers that the kernel stores to can race. In the first batch of blocks reads are kept until a store
-shows which ones those are, later only reads of those buffers are. If a later batch stores to another buffer,
-the launch starts over with that one watched from the beginning (`Rewatch`).
+Only buffers that the kernel stores to can race. Reads of a buffer are kept until a store shows that it is one
+of those, or until a batch of blocks that read it has ended. If a later batch stores to it, the launch starts
+over with that buffer watched from the beginning (`Rewatch`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class RaceWatch:
         self._watched: dict[int, Watched] = {}
         self._known = set(watched)
         self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
-        self._first_batch = True
+        self._readers: dict[int, set[int]] = defaultdict(set)  # the first blocks of their batches
+        self._forgotten: set[int] = set()  # the allocations whose reads are not kept
         self._meanings: dict[int, Semantics] = {}
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
 
@@ -86,10 +87,11 @@ class RaceWatch:
         """Return the order of the threads of a batch that begins."""
         return Order(self.knowledge, first, self._launch.threads, blocks)
 
-    def end_batch(self) -> None:
-        """End a batch; reads of buffers that the first one did not store to are not kept any more."""
-        self._reads.clear()
-        self._first_batch = False
+    def end_batch(self, first: int) -> None:
+        """End the batch that begins with block `first`; reads of what it only read are not kept any more."""
+        for index in [index for index, batches in self._readers.items() if first in batches]:
+            self._forgotten.add(index)
+            del self._reads[index], self._readers[index]
 
     def barrier(self, order: Order, lanes: Array | None, number: int) -> None:
         """Order the threads that pass the barrier `number`: bool (threads, blocks), None for all.
@@ -160,21 +162,25 @@ class RaceWatch:
                 watched, group, ins, kind, address, where, size, owner.start, owner.name, state, values
             )
 
-        self.watch(owner, kind == READ, touch)
+        self.watch(owner, kind == READ, touch, group.batch.first)
 
-    def watch(self, owner: Allocation, reads: bool, touch: Callable[[Watched], None]) -> None:
+    def watch(self, owner: Allocation, reads: bool, touch: Callable[[Watched], None], first: int) -> None:
         """Pass what is known of a buffer to `touch`; for a read not before it matters, if ever.
+
+        first: the first block of the batch that accesses it
 
         Raises Rewatch for a store to a buffer whose reads were not kept.
         """
         if owner.index not in self._known:
             if reads:
-                if self._first_batch:
+                if owner.index not in self._forgotten:
                     self._reads[owner.index].append(touch)
+                    self._readers[owner.index].add(first)
                 return
-            if not self._first_batch:
+            if owner.index in self._forgotten:
                 raise Rewatch(owner.index)
             self._known.add(owner.index)
+            self._readers.pop(owner.index, None)
         watched = self._watched.get(owner.index)
         if watched is None:
             watched = self._watched[owner.index] = Watched(owner.end - owner.start, 1, self.fine)

@@ -167,7 +167,7 @@ class GlobalMemory:
                     self._unfenced(made, conflict, block)
             shadow.add(bulk.kind, lanes, bulk.instruction.index, knows)
 
-        races.watch(owner, bulk.kind == READ, touch)
+        races.watch(owner, bulk.kind == READ, touch, block.first)
 
     def _unfenced(self, access: Access, conflict: Conflict, block: Block) -> None:
         """Report that an access by a thread and one by TMA are ordered, but in different proxies."""
