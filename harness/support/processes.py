@@ -130,8 +130,11 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
             yield pool
         except BaseException:
             thread = getattr(pool, "_executor_manager_thread", None)
+            answers = getattr(getattr(pool, "_result_queue", None), "_writer", None)
             pool.shutdown(wait=False, cancel_futures=True)
             _end(before)
+            if answers is not None:
+                answers.close()  # nobody writes the rest of an answer now: the thread that reads it would wait
             if thread is not None and thread.is_alive():
                 thread.join(_LOOK)  # if it was first to see a child end, only it can note that
             raise

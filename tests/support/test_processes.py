@@ -45,6 +45,36 @@ def test_an_exception_ends_them_at_once() -> None:
     assert not multiprocessing.active_children() and time.monotonic() - began < 60
 
 
+def stall() -> bytes:
+    """Write the first bytes of what is returned, and no more."""
+    from multiprocessing import connection
+
+    def send(self: Any, data: Any, write: Any = os.write) -> None:
+        write(self.fileno(), bytes(data)[:2])
+        Path(os.environ["STALLED"]).touch()
+        time.sleep(300)
+
+    connection.Connection._send = send  # type: ignore[method-assign]
+    return b"x"
+
+
+def test_one_that_ends_in_the_middle_of_its_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that reads answers would wait for the rest, and Python at its end for that thread."""
+    stalled = tmp_path / "stalled"
+    monkeypatch.setenv("STALLED", str(stalled))
+    with pytest.raises(KeyboardInterrupt), workers.processes(1) as pool:
+        pool.submit(stall)
+        thread = pool._executor_manager_thread
+        while not stalled.exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+        raise KeyboardInterrupt
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_a_pool_whose_thread_has_ended_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit of threads, which the queue needs one more of: Python waits for ever."""
 
