@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.kernels import text
-from harness.kernels.cpp import launches
+from harness.kernels.cpp import conditions, launches
 from harness.kernels.expr import Expr, ExprError
 
 _ITEMS = 64  # blocks that have an item each, at most
@@ -77,6 +77,17 @@ def example(entry: text.Entry) -> str:
         for p in entry.template
     )
     return instance(entry) or f"{entry.name}<{', '.join(kinds)}>"
+
+
+def absent(source: str, name: str, given: Collection[str]) -> str:
+    """Return what may help where the compiled code has no kernel called `name`; `given` are macros."""
+    known = text.entries(source)
+    template = next((e for e in known if e.name == name and e.template), None)
+    if template is not None:
+        return f"it is a template: name an instance, --entry '{example(template)}' or in front matter"
+    if text.find(known, name) and not text.find(text.entries(conditions.taken([source], given)[0]), name):
+        return "its #if or #ifdef leaves it out: -p NAME=1 defines what that asks for"
+    return "entry must name a __global__ function, with its namespace and template arguments"
 
 
 def of(source: str, entry: text.Entry | None, name: str) -> Guess:

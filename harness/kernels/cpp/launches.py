@@ -7,6 +7,7 @@ A name has the value that the text gave it last before the launch: by ``#define`
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
 _ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
 _DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
 _LARGEST_CLUSTER = 16
+_KEPT = 8  # texts: what is read of one is asked for by each of its kernels
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _TYPE = re.compile(
@@ -80,6 +82,11 @@ class Launch:
 
 def launches(source: str) -> list[Launch]:
     """Return the launches of a text, in its order."""
+    return list(_launches(source))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _launches(source: str) -> tuple[Launch, ...]:
     plain = text.blank(source)
     defined, given = _defined(source), _given(plain)
 
@@ -108,7 +115,7 @@ def launches(source: str) -> list[Launch]:
                 threads=known.among(arguments, block),
             )
         )
-    return found
+    return tuple(found)
 
 
 def _calls(plain: str) -> Iterator[tuple[int, str, str, str, tuple[str, str, str]]]:
