@@ -33,6 +33,8 @@ _TAKEN = frozenset(
 )
 _THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
 
+_PER_BLOCK = re.compile(r"(?:n(?:um)?_?)?threads_?per_?block|tpb|block_?dim(?:_?x)?", re.IGNORECASE)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Guess:
@@ -104,6 +106,8 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
     grid = _grid(launched, entry)
+    if launched is None and launches.one_block(source, name):
+        grid = (Expr.parse(1),)
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
@@ -143,11 +147,15 @@ def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     return {p.name: int(value) for p, value in given if not p.pointer and value in ("0", "1")}
 
 
-def as_threads(source: str, entry: text.Entry, name: str) -> dict[str, int]:
-    """Return the parameters, by `axes`, of which the block is made, with their numbers there."""
-    launched = launches.of(source, name)
-    given = zip(axes(entry).parameters, launched.threads if launched else (), strict=False)
-    return {p.name: threads for p, threads in given if not p.pointer and threads > 1}
+def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[str, int]:
+    """Return the parameters, by `axes`, of which the block is made, with their numbers there.
+
+    One that is called as the threads of a block has their number, `block`.
+    """
+    launched, parameters = launches.of(source, name), axes(entry).parameters
+    given = zip(parameters, launched.threads if launched else (), strict=False)
+    called = {p.name: block for p in parameters if not p.pointer and _PER_BLOCK.fullmatch(p.name)}
+    return called | {p.name: threads for p, threads in given if not p.pointer and threads > 1}
 
 
 def constants(source: str, entry: text.Entry, name: str) -> launches.Values:
