@@ -495,3 +495,27 @@ def test_a_kernel_in_a_branch_that_is_not_compiled_is_told(tmp_path: Path) -> No
     (kernel,) = catalog.find(str(path))
     with pytest.raises(BuildError, match="its #if or #ifdef leaves it out: -p NAME=1"):
         compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("macro", "compiles"),
+    [
+        ("template void Host::run<T>(T* x);", True),
+        ("__global__ void made_##T(T* x) { *x = lost; }", False),  # a kernel's fault is told
+    ],
+)
+def test_macros_that_are_called_last_may_be_of_host_code(tmp_path: Path, macro: str, compiles: bool) -> None:
+    """Explicit instances for a member of a class that only the host has, without a semicolon."""
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "#include <vector>\nnamespace own {\nstruct Host { std::vector<int> x; "
+        "template <class T> void run(T*); };\n"
+        f"__global__ void k(int* x) {{ *x = 1; }}\n#define DECLARE(T) \\\n  {macro}\n"
+        "  DECLARE(float)\n  DECLARE(double)\n}\n"
+    )
+    kernel = next(kernel for kernel in catalog.find(str(path)) if kernel.entry == "own::k")
+    if compiles:
+        assert "DECLARE" in compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache")).log
+    else:
+        with pytest.raises(BuildError, match='"lost" is undefined'):
+            compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))

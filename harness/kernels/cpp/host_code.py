@@ -43,6 +43,10 @@ _DEVICE = re.compile(r"__(?:global|device|constant|shared|managed)__")
 _SCOPE = re.compile(r"(?:\bnamespace\b[\s\w:]*|\bextern)\s*\Z")
 _CLASS = re.compile(r"\b(?:class|struct|union)\b(?!.*\)\s*(?:const\s*)?\Z)", re.DOTALL)
 _TEMPLATE = re.compile(r"\A(?:\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)+")  # and defaults, N = 32
+_CALLS = re.compile(r"(?<!\S)([A-Z_]\w*\([\w\s,:<>*&]*\))[ \t]*$", re.MULTILINE)
+_MAKES_DEVICE = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((?:\\\n|[^\n])*?" + _DEVICE.pattern, re.MULTILINE
+)
 _LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:\s*)*")
 _MORE = re.compile(r"\s*[,{]")
 _DEEPEST, _LONGEST = 50, 5000  # namespaces in each other, and characters before a function's body
@@ -174,6 +178,7 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
                     spans[name][found.span()] = f"<{found[1]}>", why
 
     known: dict[str, tuple[list[int], list[Item]]] = {}
+    device = {name for content in texts.values() for name in _MAKES_DEVICE.findall(content)}
     hosted = any(_HOSTED.search(text.COMMENT.sub("", content)) for content in texts.values())
     for at in _ERROR.finditer(log):
         written, number, kind, error = at.groups()
@@ -195,7 +200,8 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
         if int(number) < len(starts):
             for item in _of_host(declared, starts[int(number) - 1], starts[int(number)]):
                 reason = f"{written}({number}): {kind}{error}"
-                spans[file].setdefault((item.begin, item.end), (item.name, reason))
+                if item.name not in device:
+                    spans[file].setdefault((item.begin, item.end), (item.name, reason))
     cut: dict[str, str] = {}
     for file, found in spans.items():
         for begin, end in found:
@@ -292,6 +298,8 @@ def items(plain: str, begin: int, end: int, depth: int = 0) -> Iterator[Item]:
             start = at = _label(plain, at + 1)
         else:
             at += 1
+    for call in _CALLS.finditer(plain, start, end):  # of macros, without a semicolon: the last ones
+        yield _item(plain, *call.span(1), call[1], function=True, depth=depth)
 
 
 def _item(plain: str, begin: int, end: int, head: str, *, function: bool, depth: int) -> Item:
