@@ -20,7 +20,7 @@ class Patience:
     """The time from now on in which kernels are begun, if none of them has front matter.
 
     A file of somebody else's may have dozens of kernels and instances: whoever waits for a minute is told of
-    those that were run, and which were not. Half of the time is for compiling.
+    those that were run, and which were not. Four fifths of it are for compiling at most.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -47,7 +47,7 @@ def test_what_time_did_not_suffice_for_is_named(tmp_path: Path, monkeypatch: pyt
     ran = harness("check", path, "--json", str(record))
     assert ran.exit_code == 3
     said = " ".join(ran.output.split())
-    assert "NOT RUN, as 45 s were over: several:doubled, several:shifted<2>. --seconds gives more" in said
+    assert "NOT RUN, as 40 s were over: several:doubled, several:shifted<2>. --seconds gives more" in said
     assert "shapes: x=1000 n=1000" in ran.output and ran.output.count("was launched as by") == 1
     document = json.loads(record.read_text())
     assert len(document["rows"]) == 1 and "several:doubled" in document["meta"]["ended"]

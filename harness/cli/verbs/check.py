@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 @click.option(
     "--seconds",
     type=options.Finite(min=1),
-    default=45,
+    default=40,
     show_default=True,
     metavar="N",
     help="Begin no kernel without front matter later than that; those not run are named.",
@@ -164,7 +164,7 @@ def command(
             cache,
             step,
             some=not wanted,
-            until=patience.until(1 / 2),
+            until=patience.until(4 / 5),
         )
         left_out: dict[str, list[str]] = {}
         rows, fault = running.collect(
