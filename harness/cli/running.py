@@ -210,16 +210,19 @@ def finish(
     rows: Sequence[Row],
     skipped: Sequence[Skipped],
     fault: HarnessError | None = None,
+    late: str = "",
     *,
     allow_refused: bool = True,
 ) -> None:
     """Exit as the run ended: raise `fault`, or exit with code 1 if a row or the build of a kernel failed.
 
-    Exit with code 3 if nothing failed, but the emulator refused a row and `allow_refused` is False: that row
-    was not verified.
+    Exit with code 3 if nothing failed, but the emulator refused a row, or had no time for what the remark
+    `late` names, and `allow_refused` is False: these were not verified.
     """
     from harness.bench.row import FAILURES, REFUSED
 
+    if late:
+        click.echo(terminal.fill(late), err=True)
     if fault is not None:
         raise fault
     if any(r["status"] in FAILURES for r in rows) or any(s.failed for s in skipped):
@@ -228,6 +231,8 @@ def finish(
     if refused and not allow_refused:
         said = f"{len(refused)} of {len(rows)} not verified: they need a GPU; exit code {INCONCLUSIVE_EXIT}"
         click.echo(terminal.fill(f"{said} (--allow-refused: 0)"), err=True)
+        raise SystemExit(INCONCLUSIVE_EXIT)
+    if late and not allow_refused:
         raise SystemExit(INCONCLUSIVE_EXIT)
 
 

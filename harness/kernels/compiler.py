@@ -242,15 +242,11 @@ def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, byte
     made = host_code.translate(source_text(variant), kernel.path, "", options, own)
     if found := nvrtc.lowered(entry, made.log):
         return made.code, made.ptx, made.log, found
-    known = text.entries(kernel.source)
-    template = next((e for e in known if e.name == entry and e.template), None)
-    names = ", ".join(dict.fromkeys(e.name for e in known)) or "none"
+    names = ", ".join(dict.fromkeys(e.name for e in text.entries(kernel.source))) or "none"
     raise BuildError(
         f"no kernel called {entry!r} in the compiled code (kernels: {names})",
         where=str(kernel.path),
-        hint=f"it is a template: name an instance, --entry '{guesses.example(template)}' or in front matter"
-        if template
-        else "entry must name a __global__ function, with its namespace and template arguments",
+        hint=guesses.absent(kernel.source, entry, kernel.params),
     )
 
 

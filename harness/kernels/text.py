@@ -6,6 +6,7 @@ as a reader would; the compiler has the last word on every name.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from harness.support import files
 OPEN, CLOSE = "/// kernel", "///"
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MOST = 2**26  # bytes of a kernel's file
+_KEPT = 8  # texts whose kernels are kept: each of them asks for all
 SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
 _NOISE = re.compile(  # definitions of macros, comments, strings, characters
     r"(?m:^[ \t]*#[ \t]*define\b(?:\\\n|[^\n])*)|//[^\n]*|/\*.*?\*/"
@@ -165,6 +167,11 @@ def _comments(source: str) -> list[str]:
 
 def entries(source: str) -> list[Entry]:
     """Return the kernels of a text, in its order: functions, templates and their explicit instances."""
+    return list(_entries(source))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _entries(source: str) -> tuple[Entry, ...]:
     text = blank(source)
     found: dict[str, Entry] = {}
     for at in _GLOBAL.finditer(text):
@@ -172,7 +179,7 @@ def entries(source: str) -> list[Entry]:
             found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
             if len(entry.body) > len(found[entry.name].body):
                 found[entry.name] = entry
-    return list(found.values())
+    return tuple(found.values())
 
 
 def blank(source: str) -> str:

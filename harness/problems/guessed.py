@@ -63,7 +63,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     whole = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
     depth, size = _sizes(kernel, entry, whole, dimensions, alone)
-    fixed |= guesses.as_threads(kernel.source, entry, kernel.entry)
+    fixed |= guesses.as_threads(kernel.source, entry, kernel.entry, math.prod(e({}) for e in kernel.block))
     first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
@@ -162,15 +162,20 @@ def _by_value(kind: elements.Type) -> np.dtype[Any] | None:
 
 
 def _filled(kind: np.dtype[Any], value: float) -> Any:
-    """Return a struct whose integers are `value`, or the most they hold; beside them its floats are 1."""
+    """Return a struct whose integers are `value`, or the most they hold.
+
+    Its floats are what the text begins them with, or 1 where there are integers.
+    """
     found = np.zeros((), kind)
     whole = any("int" in number for number in elements.numbers(kind))
+    initial = dict(kind.metadata or {}).get("given", {})
     for name in kind.names or ():
         part = kind[name].base
         if part.names:
             found[name] = _filled(part, value)
         else:
-            found[name] = 1 if part.kind == "f" and whole else _scalar(part.name, value)
+            real = 1 if whole else _scalar(part.name, value)
+            found[name] = initial.get(name, real) if part.kind == "f" else _scalar(part.name, value)
     return found[()]
 
 

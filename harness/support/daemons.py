@@ -73,6 +73,11 @@ class Daemons:
                 self._add()  # in the place of the thread that is lost
                 raise Overdue
 
+    def ended(self, future: Future[Any], until: float) -> bool:
+        """Return whether a job ends before the monotonic clock shows `until`."""
+        wait([future], max(0.0, until - time.monotonic()))
+        return future.done()
+
     def __enter__(self) -> Self:
         return self
 

@@ -138,3 +138,18 @@ def test_kernels_run_in_bounds_and_their_faults_are_found(
         path.write_text(changed)
         ran = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
         assert ran.exit_code == code and said in ran.stdout, ran.output
+
+
+@pytest.mark.parametrize(
+    ("body", "width"),
+    [
+        ("int i = (z * ny + y) * nx + c; int e = 2 * i; s += x[e] + x[e + 1];", 2),
+        ("int i = nx * (z * ny + y) + c; int e = i * 2; s += x[e] + x[e+1];", 2),
+        ("int i = (z * ny + y) * nx + c; int e = 2 * i; s += x[e];", 1),
+        ("int i = blockIdx.x * blockDim.x + threadIdx.x; int e = 2 * i; s += x[e] + x[e + 1];", 1),
+        ("int e = 2 * threadIdx.x; s += x[e] + x[e + 1];", 1),
+    ],
+)
+def test_complex_numbers_at_twice_an_index_of_several_dimensions(body: str, width: int) -> None:
+    """Pairs of a thread may be halves of a block; twice the number of a cell is none."""
+    assert extents.width(body, "x", launches.Values({})) == width

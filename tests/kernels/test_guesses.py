@@ -456,3 +456,47 @@ def test_dynamic_shared_memory_is_as_much_as_host_code_asks_for(tmp_path: Path) 
         path.write_text(text_)
         (kernel,) = catalog.load_each(path)
         assert catalog.launchable(kernel).shared({}) == much * 1024
+
+
+IN_A_TEMPLATE = """
+template <typename T, size_t TILE, unsigned int WIDE> __global__ void k(T* x, size_t n) {
+  x[blockIdx.x * TILE + threadIdx.x] = WIDE;
+}
+template <typename T> void host(T* x, size_t n, cudaStream_t stream) {
+  constexpr unsigned int TILE{64U};
+  static constexpr int THREADS{TILE * 2};
+  dim3 const block_dim{THREADS, 1U, 1U};
+  dim3 const grid_dim{(static_cast<unsigned int>(n) + TILE - 1U) / TILE, 1U, 1U};
+  k<T, TILE, 2 * THREADS><<<grid_dim, block_dim, 0U, stream>>>(x, n);
+}
+EXPLICIT
+"""
+
+
+@pytest.mark.parametrize(
+    ("explicit", "element"), [("template void host<double>(double*, size_t);", "double"), ("", "float")]
+)
+def test_a_launch_in_a_template_of_the_host(explicit: str, element: str) -> None:
+    source = IN_A_TEMPLATE.replace("EXPLICIT", explicit)
+    (entry,) = text.entries(source)
+    (instance,) = guesses.instances(source, entry)
+    assert instance == f"k<{element}, 64, 256>"
+    guess = guesses.of(source, entry, instance)
+    assert guess.block == (128,) and [blocks({"n": 129}) for blocks in guess.grid] == [3, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["threads_per_block", "THREADS_PER_BLOCK", "nThreadsPerBlock", "tpb"])
+def test_a_parameter_that_is_called_as_the_threads_of_a_block_is_their_number(name: str) -> None:
+    source = f"__global__ void k(int* x, int n, int {name}) {{ x[blockIdx.x * {name} + threadIdx.x] = n; }}"
+    (entry,) = text.entries(source)
+    assert guesses.as_threads(source, entry, "k", 256) == {name: 256}
+
+
+def test_one_block_of_unknown_threads_is_one_block() -> None:
+    source = (
+        "__global__ void k(int* x, int n) { x[threadIdx.x] = n; }\n"
+        "__global__ void l(int* x, int n) { x[threadIdx.x] = n; }\n"
+        "void host(int* x, int n, int t) { k<<<1, t>>>(x, n); l<<<1, t>>>(x, n); l<<<n, t>>>(x, n); }"
+    )
+    one, several = (guesses.of(source, entry, entry.name) for entry in text.entries(source))
+    assert [blocks({}) for blocks in one.grid] == [1] and several.grid == ()

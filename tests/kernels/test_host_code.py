@@ -467,3 +467,55 @@ def test_what_only_host_code_uses_is_no_warning(tmp_path: Path) -> None:
     )
     other = device.replace("*x = 1", "int y; *x = y")
     assert "used before its value" in compiled(tmp_path, other + "int main() { k<<<1, B>>>(0); }\n").warnings
+
+
+def test_a_file_that_does_not_compile_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other kernels have the same errors: dozens of them took a minute to say so."""
+    counted = []
+    real = nvrtc.translate
+    monkeypatch.setattr(nvrtc, "translate", lambda *a: (counted.append(a[2]), real(*a))[1])
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "#include <vector>\nint host() { return std::vector<int>(3).size(); }\n"
+        "__device__ int lost() { return nothing; }\n"
+        "__global__ void a(int* x) { *x = 1; }\n__global__ void b(int* x) { *x = 2; }\n"
+    )
+    said = []
+    for kernel in catalog.find(str(path)):
+        with pytest.raises(BuildError) as e:
+            compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))
+        said.append(str(e.value))
+    assert all('"nothing" is undefined' in one for one in said) and len(said) == 2
+    assert "b" not in counted
+
+
+def test_a_kernel_in_a_branch_that_is_not_compiled_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("#ifdef WITH_LIBRARY\n__global__ void k(int* x) { *x = 1; }\n#endif\n")
+    (kernel,) = catalog.find(str(path))
+    with pytest.raises(BuildError, match="its #if or #ifdef leaves it out: -p NAME=1"):
+        compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("macro", "compiles"),
+    [
+        ("template void Host::run<T>(T* x);", True),
+        ("__global__ void made_##T(T* x) { *x = lost; }", False),  # a kernel's fault is told
+    ],
+)
+def test_macros_that_are_called_last_may_be_of_host_code(tmp_path: Path, macro: str, compiles: bool) -> None:
+    """Explicit instances for a member of a class that only the host has, without a semicolon."""
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "#include <vector>\nnamespace own {\nstruct Host { std::vector<int> x; "
+        "template <class T> void run(T*); };\n"
+        f"__global__ void k(int* x) {{ *x = 1; }}\n#define DECLARE(T) \\\n  {macro}\n"
+        "  DECLARE(float)\n  DECLARE(double)\n}\n"
+    )
+    kernel = next(kernel for kernel in catalog.find(str(path)) if kernel.entry == "own::k")
+    if compiles:
+        assert "DECLARE" in compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache")).log
+    else:
+        with pytest.raises(BuildError, match='"lost" is undefined'):
+            compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))

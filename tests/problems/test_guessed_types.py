@@ -38,6 +38,17 @@ struct Point { real x, y; index_t w[LENGTH]; char tag; };
 typedef struct __align__(16) { float3 at; bool on; } Padded;
 typedef struct named { int4 cell; Point p[2]; WORD last; double d; } Node;
 struct alignas(32) Wide { half2 h; uint64_t n; };
+class Method {
+ public:
+  __host__ __device__ Method() : a(1) { if (a) { b[0] = 2; } }
+  __device__ int get() const { return a; }
+  void declared_only(int, char);
+  static const int SIZE = 5;
+  using Other = int;
+ private:
+  short a, b[2]; double c = 0.5; float scale{2.f};
+};
+namespace own { struct Inner { char c; int n = 3, m; }; using word = unsigned short; }
 """
 
 
@@ -55,7 +66,7 @@ def contents(folder: Path, declared: str) -> np.ndarray[Any, Any]:
     "declared",
     [
         "Point", "struct Point", "Padded", "Node", "Wide", "Other", "real", "const index_t", "WORD", "either",
-        "unknown",
+        "unknown", "Method", "own::Inner", "own::word",
     ],
 )  # fmt: skip
 def test_an_element_has_the_size_that_the_compiler_gives_it(tmp_path: Path, declared: str) -> None:
@@ -75,12 +86,16 @@ def test_an_element_has_the_size_that_the_compiler_gives_it(tmp_path: Path, decl
     assert compile_kernel(kernel.variant(), "sm_80", Cache(tmp_path / "cache")).code
 
 
-@pytest.mark.parametrize("declared", ["Linked", "Method", "Missing", "Endless", "real*"])
+@pytest.mark.parametrize(
+    "declared", ["Linked", "Missing", "Endless", "real*", "Virtual", "Union", "Nested", "Apart", "Derived"]
+)
 def test_other_types_are_refused_by_name(tmp_path: Path, declared: str) -> None:
     path = tmp_path / "k.cu"
     path.write_text(
         "struct Linked { int value; Linked* next; };\n"
-        "struct Method { int a; __device__ int get() { return a; } };\ntypedef float real;\n"
+        "struct Virtual { int a; virtual int get() { return a; } };\ntypedef float real;\n"
+        "struct Union { union { int a; float b; }; };\nstruct Nested { struct In { int a; } in; };\n"
+        "struct Apart { alignas(16) char a; };\nstruct Derived : Apart { int b; };\n"
         "typedef Endless2 Endless;\ntypedef Endless Endless2;\n"
         f"__global__ void k({declared}* x) {{}}\n"
     )
@@ -136,3 +151,23 @@ def test_the_branch_that_is_compiled_says_what_a_number_by_value_is(
 def test_a_long_number_is_said_with_all_its_digits() -> None:
     said = [digits(v) for v in (4194305, np.float32(0.5), 1.0, float("inf"))]
     assert said == ["4194305", "0.5", "1", "inf"]
+
+
+def test_a_struct_by_value_has_the_numbers_that_it_begins_with(tmp_path: Path) -> None:
+    """A step or a mass is rarely 1; sizes among its integers are those of the guess."""
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "struct Params { float dt = 0.05f, mass = -2e3f; int n = 5000; float other; };\n"
+        "__global__ void k(float* x, Params p) { if (threadIdx.x < p.n) x[threadIdx.x] = p.dt; }\n"
+    )
+    (kernel,) = catalog.load_each(path)
+    given = resolve(kernel).from_axes({"p": 100}).arguments()[1]
+    assert [round(float(n[0]), 6) for n in given.item()] == [0.05, -2000, 100, 1]
+
+
+def test_states_of_curand_are_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(curandState* s, curandStatePhilox4_32_10_t* p, int n) {}\n")
+    (kernel,) = catalog.load_each(path)
+    made = resolve(kernel).from_axes({"n": 100}).inputs(1)
+    assert (made["s"].nbytes, made["p"].nbytes) == (48 * 100, 64 * 100)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options, publishing, running
+from harness.cli.patience import Patience
 from harness.errors import INCONCLUSIVE_EXIT, UsageError
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
@@ -70,6 +71,14 @@ if TYPE_CHECKING:
 @options.strict
 @options.sms
 @options.budget
+@click.option(
+    "--seconds",
+    type=options.Finite(min=1),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="Begin no kernel without front matter later than that; those not run are named.",
+)
 @options.allow_refused
 @options.markdown
 @options.json_file
@@ -95,6 +104,7 @@ def command(
     strict: bool,
     sms: int | None,
     budget: int | None,
+    seconds: float,
     allow_refused: bool,
     style: str | None,
     json_file: Path | None,
@@ -106,7 +116,8 @@ def command(
     Found are shared-memory hazards, races between blocks, barriers in divergent code, missing cp.async waits,
     accesses out of bounds or misaligned, reads of what nothing wrote. Stores of the same value by several
     threads are notices, which fail with --strict. Exit code 1 on a finding or a wrong number, except in a
-    kernel that its file marks as broken; 3 if the emulator refused a kernel, which was then not checked.
+    kernel that its file marks as broken; 3 if the emulator refused a kernel, which was then not checked, or
+    had no time for it.
 
     A .cu file without front matter is run with guessed arguments. Its numbers are compared with nothing,
     which with --strict, or where the variable CI is set, is exit code 3.
@@ -119,6 +130,7 @@ def command(
     from harness.launch import builds
     from harness.results import encode, record
 
+    patience = Patience(seconds)
     wanted.check(json_file)
     selected, variants = options.variants(
         kernels, params, sweep=sweep, dtypes=dtypes, entry=entry, include=include
@@ -136,7 +148,6 @@ def command(
         return
     if tools is not None:
         raise UsageError("--tool is compute-sanitizer's: add --device gpu")
-    target = options.one_arch(arch, None)
     cache = options.open_cache()
     how = emulation.Options(
         seed=seed,
@@ -147,9 +158,19 @@ def command(
         budget=budget or emulation.BUDGET,
     )
     with running.progress(running.steps(variants, points)) as step:
-        built, skipped = builds.build_all(variants, [target], cache, step, some=not wanted)
+        built, skipped = builds.build_all(
+            patience.ordered(variants),
+            [options.one_arch(arch, None)],
+            cache,
+            step,
+            some=not wanted,
+            until=patience.until(4 / 5),
+        )
         left_out: dict[str, list[str]] = {}
-        rows, fault = running.collect(_emulated(built, points, how, step, None if axis else left_out))
+        rows, fault = running.collect(
+            patience.kept(_emulated(built, points, how, step, None if axis else left_out))
+        )
+        built, points, late = patience.reached(rows, built, skipped, points)
         compiled: list[Measurement] = []
         if lines or wanted.html_file is not None:
             again = replace(how, check=False, as_compiled=True)
@@ -157,7 +178,7 @@ def command(
             compiled, fault = running.collect(_emulated(built, counted, again, step, None if axis else {}))
     records = [encode.emulated_record(row) for row in rows]
     meta = record.provenance(seed=seed) if json_file is not None else {}
-    meta |= {"schedule": schedule, "budget": how.budget, "ended": str(fault) if fault else "complete"}
+    meta |= {"schedule": schedule, "budget": how.budget, "ended": str(fault) if fault else late or "complete"}
     unwritten = running.keep(json_file, "check", records, meta)
     unwritten = wanted.write(rows, compiled, skipped) or unwritten
     _refuse_unbuilt(built, skipped)
@@ -171,7 +192,7 @@ def command(
             emulated.print_lines(row, other, style)
     running.explain([], skipped)
     running.warn(built)
-    running.finish(records, skipped, fault or unwritten, allow_refused=allow_refused)
+    running.finish(records, skipped, fault or unwritten, late, allow_refused=allow_refused)
     _conclude(rows, most, max_ways, strict)
 
 

@@ -19,7 +19,8 @@ block r of a cluster has its shared memory at bytes ``r << 18`` to ``(r + 1) << 
   least that value there. The memory of the last write and of the reads since then is `shadow`.
 - Proxies: a write of the generic proxy and a later access of the async proxy need an order, and on its way a
   ``fence.proxy.async`` (PTX ISA, "Causality order"). A second clock holds what threads did before such a
-  fence of their own, as CUDA's guide asks of those who write shared memory.
+  fence of their own, as CUDA's guide asks of those who write shared memory; a third one what comes before a
+  fence of anyone who knows of it, which is a notice: NVIDIA's model of mixed proxies allows it.
 - What mbarriers and clusters tell travels on to global memory, and what bulk copies access there is judged
   with all else (`global_memory`). Flags in shared memory order threads, too (`flags`).
 """

@@ -102,7 +102,7 @@ class Mbarrier:
         """Let those who wait for this phase know what is `told` of global memory."""
         if told is not None:
             none = np.zeros(0, np.int32)
-            self.arrived = Known(seen=none, fenced=none, told=told).with_(self.arrived)
+            self.arrived = Known(seen=none, fenced=none, passed=none, told=told).with_(self.arrived)
 
     def land(self, size: int, begun: Known | None = None) -> None:
         """Count `size` bytes that have landed, of a copy that began where `begun` was known."""

@@ -65,8 +65,9 @@ class Finding:
     distance: for an access out of bounds, bytes by which it starts before the variable or ends after it
     threads, block: who did it, the first time; for a hazard in the order of `sources`
     seen: how many times
-    benign: a notice: a race of stores of the same value, whose order the result does not show, or a shuffle
-      whose value is undefined, which matters only where it is used
+    benign: a notice: a race of stores of the same value, whose order the result does not show, a shuffle
+      whose value is undefined, which matters only where it is used, a proxy fence in another place than that
+      of NVIDIA's guide
     """
 
     kind: str

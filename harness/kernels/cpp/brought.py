@@ -36,6 +36,9 @@ _NAMES = {  # of <sys/types.h>, OpenCV, GNU's C++ and cuFFT, and what kernels ta
     "CUtensorMap": _TENSOR_MAP,
     "CUtensorMap_st": _TENSOR_MAP,
 }
+CUB_CONFIG = "cub/config.cuh"
+_CUB, _CUB_CLASS = "cub/cub.cuh", re.compile(r"\b(?:Block|Warp)(?:[A-Z][a-z0-9]+)+\b")
+_INCLUDED = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 _REGISTER = 'use of the "register" storage class'
 _OF_STD = re.compile(r'namespace "std" has no member(?: class)? "(\w+)"')
 _STD = {  # what device code takes of the standard library, by the header that has it under cuda/std
@@ -86,3 +89,15 @@ def is_there(name: str, folders: Iterable[str], beside: Iterable[str]) -> bool:
     """Return True where a header is in one of these folders, or beside one of these files."""
     places = chain(map(Path, folders), (Path(file).parent for file in beside))
     return any(includes.is_file(place / name) for place in places)
+
+
+def parts_of_cub(texts: Iterable[str]) -> dict[str, str]:
+    """Return a stand-in for ``<cub/cub.cuh>``, which has host code: those of its parts that `texts` name."""
+    texts = list(texts)
+    classes = sorted({name for text in texts for name in _CUB_CLASS.findall(text)})
+    if not classes or not any(_CUB in _INCLUDED.findall(text) for text in texts):
+        return {}
+    files = ("_".join(re.findall("[A-Z][a-z0-9]*", name)).lower() for name in classes)
+    parts = [f"<cub/{name.partition('_')[0]}/{name}.cuh>" for name in files]
+    lines = [f"#if __has_include({part})\n#include {part}\n#endif\n" for part in parts]
+    return {_CUB: "".join([f"#include <{CUB_CONFIG}>\n", *lines])}  # missing where cub is

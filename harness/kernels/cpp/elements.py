@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
+from harness.kernels.cpp import members as structs
 from harness.kernels.dtypes import BF16
 
 if TYPE_CHECKING:
@@ -29,14 +30,12 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     "cuComplex": "float32x2", "cuFloatComplex": "float32x2", "cufftComplex": "float32x2",
     "cuDoubleComplex": "float64x2", "cufftDoubleComplex": "float64x2", "cufftReal": "float32",
     "cufftDoubleReal": "float64",
+    **{f"curandState{of}{t}": "uint32x12" for of in ("", "XORWOW", "MRG32k3a") for t in ("", "_t")},
+    **{f"curandStatePhilox4_32_10{t}": "uint32x16" for t in ("", "_t")},
 }  # fmt: skip
 _ALIAS = (
     r"\btypedef\s+([\w\s:]+?)\s+{0}\s*;|\busing\s+{0}\s*=\s*([\w\s:]+?)\s*;"
     r"|#[ \t]*define[ \t]+{0}[ \t]+(\w[\w ]*)"
-)
-_STRUCT = (  # the text before its members, these, and the name behind a typedef
-    r"\bstruct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?\s*{0})\s*\{{([^{{}}()]*)\}}"
-    r"|\btypedef\s+struct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?[^;{{}}()]*)\{{([^{{}}()]*)\}}\s*{0}\s*;"
 )
 _ENUM = (
     r"\benum\s+(?:class\s+|struct\s+)?{0}\s*(?::\s*([\w:]+(?:\s+\w+)*)\s*)?\{{"
@@ -106,6 +105,7 @@ def _found(declared: str, texts: tuple[str, ...], depth: int = 0) -> tuple[str, 
 @functools.lru_cache(maxsize=_KEPT)
 def _given(pattern: str, name: str, texts: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
     """Return what a pattern with a name in it finds in all texts, each once."""
+    name = name.rpartition("::")[2]  # of whatever namespace
     if not re.fullmatch(r"\w+", name):
         return ()
     return tuple(dict.fromkeys(found for text in texts for found in re.findall(pattern.format(name), text)))
@@ -124,17 +124,19 @@ def size(kind: Type) -> int:
 @functools.lru_cache(maxsize=_KEPT)
 def _struct(name: str, texts: tuple[str, ...], depth: int = 0) -> np.dtype[Any] | None:
     """Return a struct as C++ lays it out; None for members other than numbers, arrays of them and structs."""
-    name = name.removeprefix("struct ")
-    given = _given(_STRUCT, name, texts) if depth < _DEEPEST else ()
-    if not given:
-        meant = (next(filter(None, f)) for f in _given(_ALIAS, name, texts)) if depth < _DEEPEST else ()
+    name = name.removeprefix("struct ").rpartition("::")[2]
+    if not re.fullmatch(r"\w+", name) or depth >= _DEEPEST:
+        return None
+    members = structs.of(name, texts)
+    if members is None:
+        meant = (next(filter(None, f)) for f in _given(_ALIAS, name, texts))
         return next((s for m in meant if (s := _struct(m, texts, depth + 1))), None)
-    head, members = given[0][:2] if given[0][1] else given[0][2:]
-    asked = re.search(r"\(\s*(\d+)\s*\)", head)
+    asked = re.search(r"\(\s*(\d+)\s*\)", members.head)
     at, most = 0, max(1, int(asked[1])) if asked else 1  # alignas(0) asks for nothing
     kinds: list[Any] = []
-    offsets = []
-    for member in filter(None, map(str.strip, members.split(";"))):
+    offsets: list[int] = []
+    given: dict[str, float] = {}
+    for member in members.declared:
         parts = _MEMBER.fullmatch(member)
         kind = parts and (_found(parts[1], texts, depth) or _struct(parts[1].strip(), texts, depth + 1))
         if not parts or not kind or (isinstance(kind, tuple) and kind[0] == "bfloat16"):
@@ -146,14 +148,16 @@ def _struct(name: str, texts: tuple[str, ...], depth: int = 0) -> np.dtype[Any] 
             one, lanes = (np.dtype(kind[0]), kind[1]) if isinstance(kind, tuple) else (kind, 1)
             align = dict(one.metadata or {}).get("align") or one.itemsize * (lanes if lanes in (2, 4) else 1)
             at, most = -(-at // min(align, 16)) * min(align, 16), max(most, min(align, 16))
+            if (initial := members.given.get(re.findall(r"\w+", declared)[0])) is not None:
+                given[f"m{len(kinds)}"] = initial
             kinds.append((one, (*lengths, lanes)))
             offsets.append(at)
             at += one.itemsize * lanes * math.prod(lengths)
     names = [f"m{n}" for n in range(len(kinds))]
     size = -(-max(at, 1) // most) * most
-    return np.dtype(
-        {"names": names, "formats": kinds, "offsets": offsets, "itemsize": size}, metadata={"align": most}
-    )
+    laid_out: Any = {"names": names, "formats": kinds, "offsets": offsets, "itemsize": size}
+    found: np.dtype[Any] = np.dtype(laid_out, metadata={"align": most, "given": given})
+    return found
 
 
 def _length(written: str, texts: tuple[str, ...]) -> int:

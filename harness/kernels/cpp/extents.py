@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.kernels import text
@@ -48,6 +48,11 @@ def width(body: str, pointer: str, values: Values) -> int:
     last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
     found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
     together = [n for n, rest in found if 2 < n == rest + 1 <= _WIDEST]
+    together += [
+        2
+        for name in _flat_pairs(body, given)
+        if re.search(rf"\b{re.escape(pointer)}\s*\[\s*{name}\s*\+\s*1\s*\]", body)
+    ]
     threads = "|".join(
         re.escape(name)
         for name, value in _ASSIGNED.findall(body)
@@ -60,6 +65,18 @@ def width(body: str, pointer: str, values: Values) -> int:
         known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
         together += [n for literal, n in known if 1 + literal < n <= _MOST]
     return max(together, default=1)
+
+
+def _flat_pairs(body: str, given: Mapping[str, str]) -> Iterator[str]:
+    """Yield the variables that are twice an index of several dimensions: ``e = 2 * i``, of complex numbers.
+
+    That index is set once, too, with a product in a product: ``i = (z * ny + y) * nx + x``.
+    """
+    for name, value in given.items():
+        twice = re.fullmatch(r"\s*(?:2\s*\*\s*\(?(\w+)\)?|\(?(\w+)\)?\s*\*\s*2)\s*", value)
+        index = twice and re.findall(rf"\b{twice[1] or twice[2]}\s*=(?!=)\s*([^;]*);", body)
+        if index and len(index) == 1 and re.search(r"\([^()]*\*[^()]*\)\s*\*|\*\s*\([^()]*\*", index[0]):
+            yield name
 
 
 def _once_given(body: str) -> dict[str, str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.kernels import text
-from harness.kernels.cpp import launches
+from harness.kernels.cpp import conditions, launches
 from harness.kernels.expr import Expr, ExprError
 
 _ITEMS = 64  # blocks that have an item each, at most
@@ -32,6 +32,8 @@ _TAKEN = frozenset(
     )
 )
 _THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
+
+_PER_BLOCK = re.compile(r"(?:n(?:um)?_?)?threads_?per_?block|tpb|block_?dim(?:_?x)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,17 @@ def example(entry: text.Entry) -> str:
     return instance(entry) or f"{entry.name}<{', '.join(kinds)}>"
 
 
+def absent(source: str, name: str, given: Collection[str]) -> str:
+    """Return what may help where the compiled code has no kernel called `name`; `given` are macros."""
+    known = text.entries(source)
+    template = next((e for e in known if e.name == name and e.template), None)
+    if template is not None:
+        return f"it is a template: name an instance, --entry '{example(template)}' or in front matter"
+    if text.find(known, name) and not text.find(text.entries(conditions.taken([source], given)[0]), name):
+        return "its #if or #ifdef leaves it out: -p NAME=1 defines what that asks for"
+    return "entry must name a __global__ function, with its namespace and template arguments"
+
+
 def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     """Return the guess for the kernel `name` of a text; `entry` is what the text says of it, if it does."""
     launched = launches.of(source, name)
@@ -93,6 +106,8 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
     grid = _grid(launched, entry)
+    if launched is None and launches.one_block(source, name):
+        grid = (Expr.parse(1),)
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
@@ -132,11 +147,15 @@ def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     return {p.name: int(value) for p, value in given if not p.pointer and value in ("0", "1")}
 
 
-def as_threads(source: str, entry: text.Entry, name: str) -> dict[str, int]:
-    """Return the parameters, by `axes`, of which the block is made, with their numbers there."""
-    launched = launches.of(source, name)
-    given = zip(axes(entry).parameters, launched.threads if launched else (), strict=False)
-    return {p.name: threads for p, threads in given if not p.pointer and threads > 1}
+def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[str, int]:
+    """Return the parameters, by `axes`, of which the block is made, with their numbers there.
+
+    One that is called as the threads of a block has their number, `block`.
+    """
+    launched, parameters = launches.of(source, name), axes(entry).parameters
+    given = zip(parameters, launched.threads if launched else (), strict=False)
+    called = {p.name: block for p in parameters if not p.pointer and _PER_BLOCK.fullmatch(p.name)}
+    return called | {p.name: threads for p, threads in given if not p.pointer and threads > 1}
 
 
 def constants(source: str, entry: text.Entry, name: str) -> launches.Values:

@@ -39,19 +39,20 @@ _UNDEFINED = re.compile(
 _LINE = re.compile(r'^#line 1 "(.*)"\n', re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
-_CUB, _CONFIG = "cub/cub.cuh", "cub/config.cuh"
-_CUB_CLASS = re.compile(r"\b(?:Block|Warp)(?:[A-Z][a-z0-9]+)+\b")
 _DEVICE = re.compile(r"__(?:global|device|constant|shared|managed)__")
 _SCOPE = re.compile(r"(?:\bnamespace\b[\s\w:]*|\bextern)\s*\Z")
 _CLASS = re.compile(r"\b(?:class|struct|union)\b(?!.*\)\s*(?:const\s*)?\Z)", re.DOTALL)
-_TEMPLATE = re.compile(
-    r"\A(?:\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)+"
-)  # with its defaults, N = 32
+_TEMPLATE = re.compile(r"\A(?:\s*template\s*<(?:[^<>]|<(?:[^<>]|<[^<>]*>)*>)*>)+")  # and defaults, N = 32
+_CALLS = re.compile(r"(?<!\S)([A-Z_]\w*\([\w\s,:<>*&]*\))[ \t]*$", re.MULTILINE)
+_MAKES_DEVICE = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((?:\\\n|[^\n])*?" + _DEVICE.pattern, re.MULTILINE
+)
 _LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:\s*)*")
 _MORE = re.compile(r"\s*[,{]")
 _DEEPEST, _LONGEST = 50, 5000  # namespaces in each other, and characters before a function's body
 # What was left out of files, by their texts and options: a file's other kernels begin with that.
 _LEFT: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {}
+_BROKEN: dict[str, tuple[str, str, dict[str, str]]] = {}  # why no kernel of a file compiles
 _LOCKS: dict[str, threading.Lock] = {}
 _CLOSED = {"(": ")", "[": "]", "{": "}"}
 
@@ -91,10 +92,11 @@ def translate(
     whole, alone = dict(texts), prelude
     called = entry.partition("<")[0].rpartition("::")[2]
     left: dict[str, str] = {}
-    key = digest(file, *options, *(part for pair in texts.items() for part in pair))
-    parts = _parts_of_cub(texts.values())
+    key = digest(file, prelude, *options, *(part for pair in texts.items() for part in pair))
+    parts = brought.parts_of_cub(texts.values())
     with contextlib.ExitStack() as held:
         for attempt in range(_ATTEMPTS):
+            _not_broken(key, called)
             if begun := None if left or attempt > 1 else _LEFT.get(key):
                 prelude, texts, left = begun[0], dict(begun[1]), dict(begun[2])
             changed = {name: t for name, t in texts.items() if t != whole[name] and name != file}
@@ -108,24 +110,23 @@ def translate(
                 quiet += tuple(dict.fromkeys(f"--include-path={Path(name).parent}" for name in changed))
                 made = nvrtc.translate(prelude + texts[file], path, entry, quiet, parts | headers)
             except nvrtc.CompileError as e:
-                if parts and any(name == _CONFIG for name in _NO_FILE.findall(e.log)):
+                if parts and any(name == brought.CUB_CONFIG for name in _NO_FILE.findall(e.log)):
                     raise  # device code needs it
                 if attempt == 0 and not left:  # other kernels of the file wait for what is found here
                     held.enter_context(_LOCKS.setdefault(key, threading.Lock()))
-                    if key in _LEFT:
+                    if key in _LEFT or key in _BROKEN:
                         continue
                 elif begun:  # by itself, then
                     prelude, texts, left = alone, dict(whole), {}
                     _LEFT.pop(key, None)
                     continue
-                unknown = {name for pair in _UNDEFINED.findall(e.log) for name in pair if name}
-                lines = brought.lines(unknown, e.log, left, folders)
+                lines = brought.lines(_unknown(e.log), e.log, left, folders)
                 if more := [line for line in dict.fromkeys(lines) if line not in prelude]:
                     prelude = "".join(more) + prelude
                     continue
                 cut = _without(texts, e.log, folders)
                 if not cut:
-                    raise nvrtc.CompileError(e.code, _reasons(e.log, left, unknown, called)) from None
+                    raise _refused(key, e, left, called) from None
                 left |= cut
             else:
                 if left:
@@ -134,20 +135,27 @@ def translate(
     raise nvrtc.CompileError(f"{_ATTEMPTS} attempts", "\n".join(filter(None, left.values())))
 
 
-def _parts_of_cub(texts: Iterable[str]) -> dict[str, str]:
-    """Return a stand-in for ``<cub/cub.cuh>``, which has host code: those of its parts that `texts` name."""
-    texts = list(texts)
-    classes = sorted({name for text in texts for name in _CUB_CLASS.findall(text)})
-    if not classes or not any(_CUB in _INCLUDE.findall(text) for text in texts):
-        return {}
-    files = ("_".join(re.findall("[A-Z][a-z0-9]*", name)).lower() for name in classes)
-    parts = [f"<cub/{name.partition('_')[0]}/{name}.cuh>" for name in files]
-    lines = [f"#if __has_include({part})\n#include {part}\n#endif\n" for part in parts]
-    return {_CUB: "".join([f"#include <{_CONFIG}>\n", *lines])}  # missing where cub is
+def _unknown(log: str) -> set[str]:
+    """Return the names that a log says are not defined."""
+    return {name for pair in _UNDEFINED.findall(log) for name in pair if name}
 
 
-def _reasons(log: str, left: Mapping[str, str], unknown: set[str], called: str) -> str:
+def _not_broken(key: str, called: str) -> None:
+    """Raise CompileError where another kernel of the same text had errors that this one has, too."""
+    if broken := _BROKEN.get(key):
+        raise nvrtc.CompileError(broken[0], _reasons(*broken[1:], called))
+
+
+def _refused(key: str, e: nvrtc.CompileError, left: dict[str, str], called: str) -> nvrtc.CompileError:
+    """Return the error that nothing helps against; keep it, unless it may be that of one kernel alone."""
+    if "detected during" not in e.log and "__nv_name_map" not in e.log:
+        _BROKEN[key] = e.code, e.log, dict(left)
+    return nvrtc.CompileError(e.code, _reasons(e.log, left, called))
+
+
+def _reasons(log: str, left: Mapping[str, str], called: str) -> str:
     """Return a log with the errors for which something was left out that device code uses."""
+    unknown = _unknown(log)
     lost = called in unknown  # with what was left out, so any of that may be why
     used = [left[name] for name in left if lost or name in unknown or re.search(r"[./].*>", name)]
     return "\n".join([log, *filter(None, used)])
@@ -170,6 +178,7 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
                     spans[name][found.span()] = f"<{found[1]}>", why
 
     known: dict[str, tuple[list[int], list[Item]]] = {}
+    device = {name for content in texts.values() for name in _MAKES_DEVICE.findall(content)}
     hosted = any(_HOSTED.search(text.COMMENT.sub("", content)) for content in texts.values())
     for at in _ERROR.finditer(log):
         written, number, kind, error = at.groups()
@@ -191,7 +200,8 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
         if int(number) < len(starts):
             for item in _of_host(declared, starts[int(number) - 1], starts[int(number)]):
                 reason = f"{written}({number}): {kind}{error}"
-                spans[file].setdefault((item.begin, item.end), (item.name, reason))
+                if item.name not in device:
+                    spans[file].setdefault((item.begin, item.end), (item.name, reason))
     cut: dict[str, str] = {}
     for file, found in spans.items():
         for begin, end in found:
@@ -288,6 +298,8 @@ def items(plain: str, begin: int, end: int, depth: int = 0) -> Iterator[Item]:
             start = at = _label(plain, at + 1)
         else:
             at += 1
+    for call in _CALLS.finditer(plain, start, end):  # of macros, without a semicolon: the last ones
+        yield _item(plain, *call.span(1), call[1], function=True, depth=depth)
 
 
 def _item(plain: str, begin: int, end: int, head: str, *, function: bool, depth: int) -> Item:

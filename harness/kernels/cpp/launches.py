@@ -7,6 +7,7 @@ A name has the value that the text gave it last before the launch: by ``#define`
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,17 +32,21 @@ _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>
 _ALLOCATED = re.compile(  # cudaMalloc((void**)&x, n * sizeof(float))
     r"\bcudaMalloc(?:Managed|Async)?\s*\(\s*(?:\([\w\s*]+\)\s*)?&\s*(\w+)\s*,"
 )
-_DIM3 = re.compile(r"\bdim3\s+([^;]{1,300});")
+_DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
+_BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")
+_EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
+_PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
 _SET = re.compile(r"\b([A-Za-z_]\w*\.[xyz])\s*=(?!=)\s*([^;]{1,100});")
 _DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
 _MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
 _ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_CAST = re.compile(r"\(\s*(?:unsigned|int|unsigned int|size_t|long)\s*\)")
+_CAST = re.compile(r"\(\s*(?:unsigned|int|unsigned int|size_t|long)\s*\)|\bstatic_cast\s*<[\w\s:]+>")
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
 _ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
 _DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
 _LARGEST_CLUSTER = 16
+_KEPT = 8  # texts: what is read of one is asked for by each of its kernels
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _TYPE = re.compile(
@@ -80,8 +85,15 @@ class Launch:
 
 def launches(source: str) -> list[Launch]:
     """Return the launches of a text, in its order."""
+    return list(_launches(source))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _launches(source: str) -> tuple[Launch, ...]:
     plain = text.blank(source)
     defined, given = _defined(source), _given(plain)
+    explicit = next(filter(_TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
+    types = dict.fromkeys(_PARAMETER.findall(plain), explicit)
 
     def before(place: int) -> Values:
         return Values(defined | {name: value for at, name, value in given if at < place})
@@ -97,7 +109,7 @@ def launches(source: str) -> list[Launch]:
         arguments = tuple(text.split(passed))
         found.append(
             Launch(
-                entry=name + known.arguments(template),
+                entry=name + known.arguments(template, types),
                 line=plain.count("\n", 0, place) + 1,
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
@@ -108,7 +120,7 @@ def launches(source: str) -> list[Launch]:
                 threads=known.among(arguments, block),
             )
         )
-    return found
+    return tuple(found)
 
 
 def _calls(plain: str) -> Iterator[tuple[int, str, str, str, tuple[str, str, str]]]:
@@ -156,6 +168,13 @@ def of(source: str, entry: str) -> Launch | None:
     return next(iter(same or alike), None)
 
 
+def one_block(source: str, entry: str) -> bool:
+    """Return True where a text launches a kernel with one block only, of however many threads."""
+    name = _alone(entry).partition("<")[0]
+    grids = [launch.grid for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name]
+    return bool(grids) and all(set(grid) == {1} for grid in grids)
+
+
 def _alone(entry: str) -> str:
     """Return a kernel's name without namespaces, with its template arguments."""
     name, begun, arguments = entry.partition("<")
@@ -191,6 +210,7 @@ def _given(plain: str) -> list[tuple[int, str, str]]:
     """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
     given = [(at.start(), at[1], _value(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
     given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
+    given += [(at.start(), at[1], at[2].strip()) for at in _BRACED.finditer(plain)]
     for at in _DIM3.finditer(plain):
         parts = (_DECLARED.match(part) for part in text.split(at[1]))
         given += [(at.end(), part[1], f"dim3{part[2].strip()}") for part in parts if part]
@@ -294,9 +314,13 @@ class Values:
             self._numbers[name] = self.number(self._texts.get(name, ""))
         return self._numbers[name]
 
-    def arguments(self, written: str) -> str:
-        """Return template arguments, ``<float, 16>``, with numbers for names; "" if one is not known."""
+    def arguments(self, written: str, types: Mapping[str, str]) -> str:
+        """Return template arguments, ``<float, 16>``, with numbers for names; "" if one is not known.
+
+        `types` are what a template of the host may be given.
+        """
         found = [
-            part if _TYPE.fullmatch(part) else str(self.number(part)) for part in text.split(written[1:-1])
+            part if _TYPE.fullmatch(part) else types.get(part) or str(self.number(part))
+            for part in text.split(written[1:-1])
         ]
         return f"<{', '.join(found)}>" if found and "None" not in found else ""

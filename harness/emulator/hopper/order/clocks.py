@@ -14,13 +14,16 @@ from harness.emulator.watch.patterns import WARP
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """Knowledge at one point: the clocks `seen` and, of those, the ones before a proxy fence, `fenced`.
+    """Knowledge at one point: the clocks `seen`, and those of them that come before a proxy fence.
 
-    Both are int32 (columns,). `told` is what is known of global memory, see `Told`.
+    seen, fenced, passed: int32 (columns,); a fence of the thread that made an access counts for `fenced`,
+      one of any thread on the way from it for `passed`
+    told: what is known of global memory, see `Told`
     """
 
     seen: Array
     fenced: Array
+    passed: Array
     told: Told | None = None
 
     def with_(self, other: Known | None) -> Known:
@@ -31,6 +34,7 @@ class Known:
         return Known(
             seen=np.maximum(mine.seen, theirs.seen),
             fenced=np.maximum(mine.fenced, theirs.fenced),
+            passed=np.maximum(mine.passed, theirs.passed),
             told=self.told.with_(other.told) if self.told is not None else other.told,
         )
 
@@ -39,7 +43,8 @@ class Known:
         more = columns - len(self.seen)
         if more <= 0:
             return self
-        return replace(self, seen=np.pad(self.seen, (0, more)), fenced=np.pad(self.fenced, (0, more)))
+        seen, fenced, passed = (np.pad(a, (0, more)) for a in (self.seen, self.fenced, self.passed))
+        return replace(self, seen=seen, fenced=fenced, passed=passed)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Clocks:
     Column t is that of thread t: its own value counts the points at which it has published what it did.
     Further columns are allocated for streams of asynchronous operations.
 
-    seen, fenced: int32 (threads, columns), see `Known`
+    seen, fenced, passed: int32 (threads, columns), see `Known`
     generic: bool (columns,), the accesses of a column are made through the generic proxy
     settled: int32 (threads,), a thread's value when its warp last waited for something: what it read until
       then it has got, whatever proxy writes next
@@ -80,6 +85,7 @@ class Clocks:
         room = threads + 64
         self.seen = np.zeros((threads, room), np.int32)
         self.fenced = np.zeros((threads, room), np.int32)
+        self.passed = np.zeros((threads, room), np.int32)
         self.generic = np.ones(room, np.bool_)
         self.seen[np.arange(threads), np.arange(threads)] = 1
 
@@ -89,7 +95,9 @@ class Clocks:
         self._used += count
         if self._used > self.seen.shape[1]:
             more = max(64, self._used - self.seen.shape[1])
-            self.seen, self.fenced = (np.pad(a, ((0, 0), (0, more))) for a in (self.seen, self.fenced))
+            self.seen, self.fenced, self.passed = (
+                np.pad(clock, ((0, 0), (0, more))) for clock in (self.seen, self.fenced, self.passed)
+            )
             self.generic = np.pad(self.generic, (0, more), constant_values=True)
         self.generic[first : self._used] = generic
         if generic:
@@ -98,11 +106,14 @@ class Clocks:
 
     def known(self, rows: Array) -> Known:
         """Return what any of the threads `rows` knows."""
-        return Known(seen=self.seen[rows].max(0), fenced=self.fenced[rows].max(0))
+        return Known(
+            seen=self.seen[rows].max(0), fenced=self.fenced[rows].max(0), passed=self.passed[rows].max(0)
+        )
 
     def shared(self, rows: Array) -> Known:
         """Return what every warp of the threads `rows` knows, (warps, 32): each of its threads, together."""
-        return Known(seen=self.seen[rows].max(1).min(0), fenced=self.fenced[rows].max(1).min(0))
+        seen, fenced, passed = (clock[rows].max(1).min(0) for clock in (self.seen, self.fenced, self.passed))
+        return Known(seen=seen, fenced=fenced, passed=passed)
 
     def release(self, rows: Array) -> Known:
         """Return what the threads `rows` know and have done, for whoever acquires it."""
@@ -126,6 +137,7 @@ class Clocks:
         width = len(known.seen)
         self.seen[rows, :width] = np.maximum(self.seen[rows, :width], known.seen)
         self.fenced[rows, :width] = np.maximum(self.fenced[rows, :width], known.fenced)
+        self.passed[rows, :width] = np.maximum(self.passed[rows, :width], known.passed)
 
     def meet(self, rows: Array) -> None:
         """Order all that the threads `rows` of a warp have done before all that they do next."""
@@ -134,14 +146,15 @@ class Clocks:
         self._join(rows, found)
 
     def fence(self, rows: Array) -> None:
-        """Execute a proxy fence in the threads `rows`: it is for their own accesses."""
+        """Execute a proxy fence in the threads `rows`: of their own accesses, and of all that they know."""
+        self.passed[rows] = self.seen[rows]
         for first in (0, *self._copies):
             self.fenced[rows, first + rows] = self.seen[rows, first + rows]
         self.tick(rows)
 
     def observe(self, rows: Array, column: int, value: int) -> None:
         """Let the threads `rows` know that the operations of a stream up to `value` are complete."""
-        for clock in (self.seen, self.fenced):
+        for clock in (self.seen, self.fenced, self.passed):
             clock[rows, column] = np.maximum(clock[rows, column], value)
 
     def tick(self, rows: Array) -> None:

@@ -249,7 +249,8 @@ def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kin
         )
         if earlier.unfenced:
             name = "missing proxy fence"
-        key = (site.source, ins.source, variable, earlier.alike)
+        benign = earlier.alike or earlier.passed
+        key = (site.source, ins.source, variable, benign)
 
         def who(row: int) -> str:
             other = cluster.blocks[row // threads]
@@ -270,7 +271,7 @@ def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kin
                 variable=variable,
                 offset=offset,
                 block=launch.block_index(block.first),
-                benign=earlier.alike,
+                benign=benign,
             )
 
         launch.findings.add(name, key, 1, make)
@@ -297,6 +298,12 @@ def _words(ins: Instruction) -> str:
 
 def _edge(site: Instruction, earlier: Earlier, ins: Instruction) -> str:
     """Return what would order the access `site` before that of `ins`."""
+    if earlier.passed:
+        return (
+            "fence.proxy.async comes after what orders them, in another thread than the first: PTX's memory "
+            "model allows that, but NVIDIA's guide has it in the thread that made the first, before what "
+            "orders them"
+        )
     if earlier.unfenced:
         return (
             "they are ordered, but through different proxies: fence.proxy.async by the thread that made the "

@@ -26,12 +26,14 @@ class Earlier:
 
     column, site: its column and its instruction
     unfenced: the two are ordered, and only the proxy fence is missing
+    passed: a proxy fence lies on the way from it, in another thread than its own
     alike: both store the same value
     """
 
     column: int
     site: int
     unfenced: bool
+    passed: bool = False
     alike: bool = False
 
 
@@ -46,6 +48,12 @@ def _nothing(rows: Array, columns: Array, stamps: Array) -> Array:
 def _untold(bad: Array, told: Told, rows: Array, columns: Array, stamps: Array, places: Array) -> Array:
     """Return those of the races `bad` whose earlier access, of the last at `places`, nothing tells of."""
     return bad & ~told(rows, columns, stamps[places]) if bad.any() else bad
+
+
+def _worst(bad: Array, passed: Array) -> int:
+    """Return the first of the accesses `bad` that no fence has passed, or else the first of them."""
+    worse = bad & ~passed
+    return int(np.nonzero(worse if worse.any() else bad)[0][0])
 
 
 class Reads:
@@ -232,10 +240,14 @@ class Shadow:
             fenced = np.where(self._clocks.generic[column], known.fenced[column] >= value, ordered)
         bad = (column >= 0) & ~fenced & ((column != stream[0]) | (value != stream[1]))
         if bad.any():
-            first = int(np.nonzero(bad)[0][0])
+            passed = ordered & (known.passed[column] >= value)
+            first = _worst(bad, passed)
             place = int(np.arange(self._count)[places][first])
             found = Earlier(
-                column=int(column[first]), site=int(self._site[place]), unfenced=bool(ordered[first])
+                column=int(column[first]),
+                site=int(self._site[place]),
+                unfenced=bool(ordered[first]),
+                passed=bool(passed[first]),
             )
             report("write", found, place * self.grain, 0)
         if kind == "read":
@@ -247,10 +259,14 @@ class Shadow:
             late = (value > 0) & (known.seen[reader] < value)
             unfenced = ~late & (value > 0) & self._outrun(by, reader, value, known)
             if late.any() or (unfenced.any() and not generic):
-                first = int(np.nonzero(late | unfenced)[0][0])
+                passed = ~late & (known.passed[reader] >= value)
+                first = _worst(late | unfenced, passed)
                 place = int(np.arange(self._count)[places][first])
                 found = Earlier(
-                    column=int(reader[first]), site=int(reads.site[place]), unfenced=not late[first]
+                    column=int(reader[first]),
+                    site=int(reads.site[place]),
+                    unfenced=not late[first],
+                    passed=bool(passed[first]),
                 )
                 report("read", found, place * self.grain, 0)
         self._column[places] = stream[0]

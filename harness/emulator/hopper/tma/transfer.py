@@ -243,7 +243,7 @@ def _visible(group: Group, ins: Instruction, barrier: Mbarrier, known: Known | N
     """
     if barrier.visible or known is None:
         return
-    if known.widened(barrier.by + 1).fenced[barrier.by] >= barrier.at:
+    if known.widened(barrier.by + 1).passed[barrier.by] >= barrier.at:
         barrier.visible = True
         return
     misuse(

@@ -1,0 +1,70 @@
+"""How long kernels without front matter may take together, and which of them were not reached."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.bench.row import Measurement
+    from harness.kernels.spec import Variant
+    from harness.launch.builds import Built, Skipped
+    from harness.problems.protocol import Axes, Problem
+
+_NAMED = 6  # kernels that were not run
+
+
+class Patience:
+    """The time from now on in which kernels are begun, if none of them has front matter.
+
+    A file of somebody else's may have dozens of kernels and instances: whoever waits for a minute is told of
+    those that were run, and which were not. Four fifths of it are for compiling at most.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._begun, self._seconds = time.monotonic(), seconds
+        self._variants: Sequence[Variant] = ()
+
+    def ordered(self, variants: Sequence[Variant]) -> Sequence[Variant]:
+        """Return the variants to build in their order, with one instance of each template first."""
+        if not all(v.kernel.plain for v in variants):
+            return variants
+        first = {v.entry.partition("<")[0]: v for v in reversed(variants)}
+        self._variants = sorted(variants, key=lambda v: first[v.entry.partition("<")[0]] is not v)
+        return self._variants
+
+    def until(self, share: float) -> float:
+        """Return what the monotonic clock shows when a share of the time is over."""
+        return self._begun + share * self._seconds if self._variants else math.inf
+
+    def kept(self, rows: Iterable[Measurement]) -> Iterator[Measurement]:
+        """Yield rows, of which none but the first is begun once the time is over."""
+        for row in rows:
+            yield row
+            if time.monotonic() > self.until(1):
+                return
+
+    def reached(
+        self,
+        rows: Sequence[Measurement],
+        built: Sequence[Built],
+        skipped: Sequence[Skipped],
+        points: dict[type[Problem], list[Axes]],
+    ) -> tuple[list[Built], dict[type[Problem], list[Axes]], str]:
+        """Return what was built and run, its sizes, and a remark on the others, "" if there are none."""
+        from harness.problems.registry import resolve
+
+        known = {row.label for row in rows} | {one.variant.label for one in skipped}
+        late = [v.label for v in self._variants if v.label not in known]
+        if not late:
+            return list(built), points, ""
+        left = [one for one in built if one.label not in late]
+        classes = {resolve(one.variant.kernel) for one in left}
+        more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+        said = (
+            f"NOT RUN, as {self._seconds:g} s were over: {', '.join(late[:_NAMED])}{more}. --seconds gives "
+        )
+        remark = f"{said}more time, and --entry names a kernel"
+        return left, {cls: axes for cls, axes in points.items() if cls in classes}, remark

@@ -1,0 +1,74 @@
+"""Read the members of structs in a text: their numbers, without functions, constants and initial values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.kernels import text
+
+_HEAD = r"\b(?:struct|class)\b([^;{{}}()=<>]*(?:\(\s*\d+\s*\))?\s*\b{0})\s*\{{"
+_TYPEDEF = (  # the text before its members, these, and the name behind
+    r"\btypedef\s+struct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?[^;{{}}()]*)\{{([^{{}}()]*)\}}\s*{0}\s*;"
+)
+_NO_MEMBER = re.compile(r"(?:static|using|typedef|friend|template|enum)\b")
+_LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
+_TYPE = re.compile(r"\s*(?:struct|class|union|enum)\b")
+_INITIAL = re.compile(r"=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)[fF]?\s*\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """What stands before the brace, the declarations of members, and the numbers that some begin with."""
+
+    head: str
+    declared: tuple[str, ...]
+    given: dict[str, float]
+
+
+def of(name: str, texts: Sequence[str]) -> Members | None:
+    """Return the members of a struct that one of `texts` defines; None where they are not known.
+
+    So it is with those whose place is not that of numbers one after another: of unions, of virtual
+    functions, and where one has an alignment of its own.
+    """
+    for whole in texts:
+        if at := re.search(_HEAD.format(name), whole):
+            closed = text.closing(whole, at.end() - 1)
+            return _read(at[1], whole[at.end() : closed]) if closed > 0 else None
+        if old := re.search(_TYPEDEF.format(name), whole):
+            return _read(old[1], old[2])
+    return None
+
+
+def _read(head: str, body: str) -> Members | None:
+    plain = _without_bodies(body)
+    if plain is None or "virtual" in body or re.search(r"\balignas\b|__align__|\(\s*\*", plain):
+        return None
+    declared, given = [], {}
+    for statement in plain.split(";"):
+        member = _LABEL.sub("", statement, count=1).strip()
+        if not member or _NO_MEMBER.match(member) or "(" in member:  # a function that is only declared
+            continue
+        parts = text.split(member)
+        for part in parts:
+            if number := _INITIAL.search(part):
+                given[re.findall(r"\w+", part.partition("=")[0])[-1]] = float(number[1])
+        declared.append(", ".join(part.partition("=")[0].strip() for part in parts))
+    return Members(head=head, declared=tuple(declared), given=given)
+
+
+def _without_bodies(body: str) -> str | None:
+    """Return members without the bodies of functions and the braces of initial values; None for types."""
+    parts, done = [], 0
+    while (opened := body.find("{", done)) >= 0:
+        closed = text.closing(body, opened)
+        begin = max(body.rfind(mark, done, opened) for mark in ";}") + 1 or done
+        statement = _LABEL.sub("", body[begin:opened], count=1)
+        if closed < 0 or _TYPE.match(statement):
+            return None
+        function = "(" in statement
+        parts += [body[done : begin if function else opened], ";" if function else ""]
+        done = closed + 1
+    return "".join([*parts, body[done:]])

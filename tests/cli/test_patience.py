@@ -1,0 +1,74 @@
+"""What `check` does with more kernels without front matter than there is time for."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from harness.cli import main, patience
+
+SEVERAL = """template <int N>
+__global__ void shifted(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] += N;
+}
+__global__ void doubled(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] *= 2;
+}
+void host(float* x, int n) {
+  shifted<1><<<4, 64>>>(x, n);
+  shifted<2><<<4, 64>>>(x, n);
+  doubled<<<4, 64>>>(x, n);
+}
+"""
+
+
+def harness(*arguments: Any) -> Result:
+    return CliRunner().invoke(main, [*map(str, arguments)])
+
+
+def test_what_time_did_not_suffice_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one is run in any case; one instance of each template comes before further ones."""
+    path, record = tmp_path / "several.cu", tmp_path / "r.json"
+    path.write_text(SEVERAL)
+    whole = harness("check", path)
+    assert whole.exit_code == 0 and "NOT RUN" not in whole.output
+    kept = patience.Patience.until
+    # Compiling takes no time, and running the first one all there is.
+    monkeypatch.setattr(
+        patience.Patience, "until", lambda self, share: kept(self, share) + (999 if share < 1 else -999)
+    )
+    ran = harness("check", path, "--json", str(record))
+    assert ran.exit_code == 3
+    said = " ".join(ran.output.split())
+    assert "NOT RUN, as 40 s were over: several:doubled, several:shifted<2>. --seconds gives more" in said
+    assert "shapes: x=1000 n=1000" in ran.output and ran.output.count("was launched as by") == 1
+    document = json.loads(record.read_text())
+    assert len(document["rows"]) == 1 and "several:doubled" in document["meta"]["ended"]
+    assert harness("check", path, "--allow-refused").exit_code == 0
+
+
+def test_what_is_not_compiled_in_time_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "several.cu"
+    path.write_text(SEVERAL)
+    monkeypatch.setattr(patience.Patience, "until", lambda self, share: time.monotonic() - 1)
+    from harness.support import daemons
+
+    ended: Any = daemons.Daemons.ended
+    monkeypatch.setattr(daemons.Daemons, "ended", lambda self, future, until: bool(ended) and False)
+    ran = harness("check", path)
+    assert ran.exit_code == 3 and "several:shifted<1> " in ran.output
+    assert "several:doubled, several:shifted<2>" in " ".join(ran.output.split())
+
+
+def test_front_matter_has_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    waiting = patience.Patience(1)
+    assert waiting.until(1) == float("inf")
+    assert waiting.reached([], [], [], {}) == ([], {}, "")
