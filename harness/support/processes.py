@@ -134,7 +134,7 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
             pool.shutdown(wait=False, cancel_futures=True)
             _end(before)
             if answers is not None:
-                answers.close()  # nobody writes the rest of an answer now: the thread that reads it would wait
+                answers.close()  # nobody writes the rest of an answer: the thread that reads one would wait
             if thread is not None and thread.is_alive():
                 thread.join(_LOOK)  # if it was first to see a child end, only it can note that
             raise

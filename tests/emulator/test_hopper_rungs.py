@@ -30,7 +30,7 @@ FEW = 6
 
 def check(which: str, axes: Axes, schedule: str = "lockstep") -> None:
     found = emulated(which, axes, Options(schedule=schedule))
-    assert (found.status, faults(found)) == (OK, []), axes
+    assert (found.status, faults(found)) == (OK, []), (which, axes)
 
 
 @pytest.mark.parametrize("which", ["15", "22", "23 in pairs", "26"])
