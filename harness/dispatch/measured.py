@@ -18,6 +18,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import TypeVar
 
 from harness.dispatch import choose, cost, user_table
 from harness.dispatch.call.side_streams import Forks, order
@@ -34,6 +35,7 @@ _TURN_SECONDS, MOST_LAUNCHES = 200e-6, 40  # of a candidate's launches back to b
 _LEAST_TURNS, _MOST_TURNS, _SECONDS = 3, 15, 0.05  # turns of each, the least unless they take that long
 
 Run = Callable[[Stream], object]
+Timed = TypeVar("Timed")
 Bound = Callable[[Sequence[int], tuple[float, float], Stream], object]  # a `prepared.GemmLaunch`
 Bind = Callable[[tuple[Part, ...], Workspaces, Forks], Bound]
 
@@ -116,36 +118,39 @@ def _times(
             except HarnessError:
                 continue
             runs[place] = run
-        return in_turn(runs, context, stream)
+        with Gate(context) as gate, Event(context) as start, Event(context) as end:
+
+            def timed(run: Run, count: int) -> float:
+                with gate.holding(stream):
+                    start.record(stream)
+                    for _ in range(count):
+                        run(stream)
+                    end.record(stream)
+                stream.synchronize()
+                return end.seconds_since(start) / count
+
+            return in_turn(runs, timed)
 
 
-def in_turn(runs: Mapping[int, Run], context: Context, stream: Stream) -> dict[int, float]:
-    """Return the median seconds of each, which take turns, in the opposite order every second time."""
+def in_turn(runs: Mapping[int, Timed], timed: Callable[[Timed, int], float]) -> dict[int, float]:
+    """Return the median seconds of each, which take turns, in the opposite order every second time.
+
+    `timed` returns the seconds of one of so many launches back to back.
+    """
     found: dict[int, list[float]] = {place: [] for place in runs}
-    with Gate(context) as gate, Event(context) as start, Event(context) as end:
-
-        def timed(run: Run, count: int) -> float:
-            with gate.holding(stream):
-                start.record(stream)
-                for _ in range(count):
-                    run(stream)
-                end.record(stream)
-            stream.synchronize()
-            return end.seconds_since(start) / count
-
-        counts = {
-            place: max(1, min(MOST_LAUNCHES, math.ceil(_TURN_SECONDS / max(timed(run, 1), 1e-6))))
-            for place, run in runs.items()
-        }
-        turns, spent = list(runs), 0.0
-        for number in range(_MOST_TURNS):
-            if number >= _LEAST_TURNS and spent > _SECONDS:
-                break
-            for place in turns:
-                seconds = timed(runs[place], counts[place])
-                found[place].append(seconds)
-                spent += seconds * counts[place]
-            turns.reverse()
+    counts = {
+        place: max(1, min(MOST_LAUNCHES, math.ceil(_TURN_SECONDS / max(timed(run, 1), 1e-6))))
+        for place, run in runs.items()
+    }
+    turns, spent = list(runs), 0.0
+    for number in range(_MOST_TURNS):
+        if number >= _LEAST_TURNS and spent > _SECONDS:
+            break
+        for place in turns:
+            seconds = timed(runs[place], counts[place])
+            found[place].append(seconds)
+            spent += seconds * counts[place]
+        turns.reverse()
     return {place: statistics.median(times) for place, times in found.items()}
 
 

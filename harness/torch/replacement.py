@@ -17,7 +17,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -57,12 +57,13 @@ def replace(
     Then every product that harness can compute is its own, copies before it included, and `worth` is not
     asked, for it decides by shape.
 
-    If `measure`, a product that harness can compute without copies is timed at its first call, beside
-    PyTorch's own, on the call's operands and copies of them of twice the L2 cache; the faster one computes it
-    from then on, in this process. That takes some 10 to 100 ms for each shape, beside compiling, and another
-    process may find otherwise where both are as fast. While its stream is captured nothing can be timed, and
-    `worth` decides: run a model once before. If it is None, ``HARNESS_MATMUL=measure`` asks for it, where
-    neither of the other two arguments is given; then harness's kernels for the product are measured, too.
+    If `measure`, a product that harness can compute is timed at its first call, beside PyTorch's own, on the
+    call's operands and on copies of them; the faster one computes it from then on, in this process. That
+    takes some 10 to 100 ms for each shape, at least ten times what the product takes, beside compiling. While
+    its stream is captured nothing can be timed, and what is not known is decided as without `measure`, for
+    the rest of the block: run a model once before. If `measure` is None, ``HARNESS_MATMUL=measure`` in the
+    environment asks for it, where neither `worth` nor `invariant` is given; then harness's kernels for the
+    product are measured, too.
 
     The block holds for the whole process, for all of its threads: a backward pass is ours if it runs within
     the block, wherever its forward pass ran. Code that torch.compile has made calls ours within the block and
@@ -72,7 +73,8 @@ def replace(
     system's C++ compiler, which takes some seconds. Where there is none, all products cost the host more, and
     the report says so.
 
-    Raises UsageError for arguments it cannot use and within another such block, MissingDependency if this
+    Raises UsageError for arguments it cannot use, another value of ``HARNESS_MATMUL``, and within another
+    such block, MissingDependency if this
     PyTorch cannot give back the kernel that is replaced (2.11 can).
     """
     measure = _checked(fp32, worth, invariant, measure)
@@ -113,12 +115,14 @@ def _checked(fp32: str | None, worth: Worth, invariant: bool, measure: bool | No
             "worth= and invariant=True", hint="all products are harness's then: leave out worth="
         )
     if measure and (invariant or worth is not _DEFAULT):
-        raise UsageError("measure=True and a rule", hint="leave out worth= and invariant=, or measure=")
+        raise UsageError("measure=True beside worth= or invariant=True", hint="leave out one of them")
     if not hasattr(torch.library, "get_kernel"):
         raise MissingDependency(
             f"PyTorch {torch.__version__} has no torch.library.get_kernel", hint="install 2.11 or later"
         )
-    return measured.asked() and not invariant and worth is _DEFAULT if measure is None else measure
+    if measure is None:
+        return not invariant and worth is _DEFAULT and measured.asked()
+    return measure
 
 
 def _register(library: Any, replaced: _Replaced, table: known.Known | None) -> None:
@@ -142,23 +146,29 @@ def _never(*product: Any, **more: Any) -> bool:
     return False
 
 
-def _capturing() -> bool:
-    """Return True if the current stream becomes a graph: nothing can be timed."""
-    return bool(torch.cuda.is_current_stream_capturing())
+def _capturing(device: Any) -> bool:
+    """Return True if the current stream of a GPU becomes a graph: nothing can be timed."""
+    with torch.cuda.device(device):
+        return bool(torch.cuda.is_current_stream_capturing())
 
 
-class _Queued(NamedTuple):
-    """A product that harness has queued: its options, and whether nothing else was queued for it."""
-
-    result: Any
-    given: tuple[str, float, float, Any]
-    alone: bool
-
-
-def _measured(key: Any, tensors: timed.Tensors, ours: timed.Product, theirs: timed.Product) -> str:
-    """Return why a product is PyTorch's after it was timed; empty if it is harness's."""
+def _measured(
+    key: Any, tensors: timed.Tensors, out: Any, ours: timed.Product, theirs: timed.Product, why: str
+) -> str:
+    """Return why a product is PyTorch's by measurement, empty if it is harness's; `why` without one."""
+    # How PyTorch multiplies float32, which `fp32` does not say.
+    key = key, torch._C._get_fp32_precision_getter("cuda", "matmul")
     try:
-        return "" if timed.faster(key, tensors, ours, theirs) else "PyTorch's was faster"
+        found = timed.found(key)
+        if found is None:
+            if _capturing(tensors[1].device):
+                return why
+            to = None if out is None else timed.alike(out, fill=False)
+            into = (functools.partial(product, out=to) for product in (ours, theirs))
+            found = timed.faster(key, tensors, *into)
+        return "" if found else "PyTorch's was faster"
+    except torch.OutOfMemoryError:  # PyTorch's: of its result, or of ours
+        return why
     except _REFUSALS as e:
         return e.what
 
@@ -209,24 +219,22 @@ class _Replaced:
             key = (key, beta, alpha, input.dtype, input.device, input.shape, input.stride())
         if out is not None:
             key = (key, out.dtype, out.device, out.shape, out.stride())
-        ours = functools.partial(self._ours, beta=beta, alpha=alpha, precision=precision)
-        theirs = functools.partial(self._theirs, keyset, beta=beta, alpha=alpha)
         call = calls.find(key)
         if call is None:
             decided = self._decide(input, a, b, out, precision)
-            if self._measure and decided.why in ("", _NOT_WORTH) and not _capturing():
-                to = None if out is None else out.new_empty_strided(out.shape, out.stride())
-                into = functools.partial(ours, out=to), functools.partial(theirs, out=to)
-                decided.why = _measured(key, (input, a, b), *into)
+            if self._measure and decided.why in ("", _NOT_WORTH):
+                ours = functools.partial(self._ours, beta=beta, alpha=alpha, precision=precision)
+                theirs = functools.partial(self._theirs, keyset, beta=beta, alpha=alpha)
+                decided.why = _measured(key, (input, a, b), out, ours, theirs, decided.why)
             call = calls.add(key, decided)
         if call.why:
             calls.stay(call)
         result = None
         if not call.why:
             try:
-                queued = ours(input, a, b, out)
-                self._offer(call, key, a, b, queued)
-                result = queued.result
+                given = self._ours(input, a, b, out, beta=beta, alpha=alpha, precision=precision)
+                self._offer(call, key, a, b, *given)
+                result = given[0]
             except _REFUSALS as e:
                 # An out that overlaps an operand is refused for where it lies: the next one may not.
                 lies = out is not None and isinstance(e, UsageError)
@@ -235,12 +243,14 @@ class _Replaced:
                 if not lies:
                     calls.stay(call)
         calls.count(call)
-        return theirs(input, a, b, out) if result is None else result
+        if result is None:
+            return self._theirs(keyset, input, a, b, out, beta=beta, alpha=alpha)
+        return result
 
     def _ours(
         self, input: Any, a: Any, b: Any, out: Any = None, *, beta: float, alpha: float, precision: str
-    ) -> _Queued:
-        """Queue a product by harness."""
+    ) -> tuple[Any, tuple[str, float, float, Any], bool]:
+        """Queue a product by harness. Return it, its options, and whether nothing else was queued for it."""
         result = a.new_empty((*a.shape[:-1], b.shape[-1])) if out is None else out
         bias = None
         if input is not None and input is not out:
@@ -255,7 +265,7 @@ class _Replaced:
         products.queue(x, y, result, *given, invariant=self._worth is None)
         # What is written before the product, or read from elsewhere, no image knows of.
         alone = x is a and y is b and (input is None or bias is not None or not beta)
-        return _Queued(result, given, alone)
+        return result, given, alone
 
     def _theirs(
         self, keyset: Any, input: Any, a: Any, b: Any, out: Any = None, *, beta: float, alpha: float
@@ -266,14 +276,23 @@ class _Replaced:
             return self._original.call_boxed(keyset, a, b, **given)
         return self._original.call_boxed(keyset, input, a, b, beta=beta, alpha=alpha, **given)
 
-    def _offer(self, call: Call, key: Any, a: Any, b: Any, queued: _Queued) -> None:
+    def _offer(
+        self,
+        call: Call,
+        key: Any,
+        a: Any,
+        b: Any,
+        result: Any,
+        given: tuple[str, float, float, Any],
+        alone: bool,
+    ) -> None:
         """Offer a product that was queued to the table, some times."""
         tries = self._tries.get(key, 0)
-        if queued.alone and self._dims == 2 and tries < _MOST_TRIES:
+        if alone and self._dims == 2 and tries < _MOST_TRIES:
             if len(self._tries) >= records.MOST:
                 self._tries.clear()
             self._tries[key] = tries + 1
-            made = functools.partial(products.image, a, b, queued.result, *queued.given, self._worth is None)
+            made = functools.partial(products.image, a, b, result, *given, self._worth is None)
             calls.launch(call, made)
 
     def _precision(self) -> str:
