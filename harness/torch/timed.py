@@ -48,8 +48,7 @@ def faster(key: Any, tensors: Tensors, ours: Product, theirs: Product) -> bool:
     Both are called with `tensors`, or with copies of them. The current stream must not be captured. Raises
     what they raise.
     """
-    device = next(x.device.index or 0 for x in tensors if x is not None)
-    with _locks[device]:
+    with _locks[_device(tensors)]:
         if key not in _known:
             if len(_known) >= MOST:
                 _known.clear()
@@ -60,7 +59,7 @@ def faster(key: Any, tensors: Tensors, ours: Product, theirs: Product) -> bool:
 
 def seconds(tensors: Tensors, products: Sequence[Product]) -> list[float]:
     """Return the median seconds that each product of the tensors takes on the GPU."""
-    device = next(x.device.index for x in tensors if x is not None)
+    device = _device(tensors)
     about = gpus.gpu(device).device
     with torch.cuda.device(device):
         _, side = _stream(device)
@@ -77,6 +76,11 @@ def seconds(tensors: Tensors, products: Sequence[Product]) -> list[float]:
             finally:  # nothing reads the tensors after this, which belong to another stream
                 side.synchronize()
     return [times[place] for place in range(len(products))]
+
+
+def _device(tensors: Tensors) -> Any:
+    """Return the number of the GPU that tensors are on."""
+    return next(x.device.index for x in tensors if x is not None)
 
 
 class _Run:

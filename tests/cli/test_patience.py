@@ -1,4 +1,4 @@
-"""What `check` does with more kernels without front matter than there is time for."""
+"""Tests of `check` with more kernels without front matter than there is time for."""
 
 from __future__ import annotations
 

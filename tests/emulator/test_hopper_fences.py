@@ -1,4 +1,4 @@
-"""Where a proxy fence lies: in the thread that writes, on the way to the copy, or nowhere."""
+"""Tests of proxy fences: in the thread that writes, on the way to the copy, or nowhere."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ THREE = """
 def test_only_reads_that_were_not_kept_start_a_launch_over(
     first: str, second: str, third: str, races: set[str], launches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a buffer that a later batch is the first to store to."""
+    """Check the launches of a kernel whose later batch is the first to store to a buffer."""
     made = _launches(monkeypatch)
     body = THREE.replace("FIRST", first).replace("SECOND", second).replace("THIRD", third)
     assert found(run(body, blocks=40, threads=1024)) == {("global race", name) for name in races}
@@ -211,7 +211,7 @@ WAITS = """const float* a, float* c {
 def test_a_block_without_work_starts_no_launch_over(
     earlier: str, races: set[str], launches: int, cluster: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the blocks of a cluster have read is kept until all of them have ended."""
+    """Keep what the blocks of a cluster have read until all of them have ended."""
     made = _launches(monkeypatch)
     a, c = np.ones(512, np.float32), np.zeros(512, np.float32)
     ran = hopper_kernels.run(

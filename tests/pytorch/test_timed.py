@@ -284,7 +284,7 @@ def test_the_gpus_time_counts_alone(torch: Any, card: Card) -> None:
 
 
 def test_a_host_that_is_never_ahead_is_not_waited_for(torch: Any, card: Card) -> None:
-    """As under CUDA_LAUNCH_BLOCKING, where each launch ends before the next one is queued."""
+    """Time under CUDA_LAUNCH_BLOCKING, where each launch ends before the next one is queued."""
     from harness.torch import timed
 
     def blocking(*tensors: Any) -> None:

@@ -1,4 +1,4 @@
-"""What benchmarks/shapes.py draws, and the tables it makes of results."""
+"""Tests of what benchmarks/shapes.py draws, and of the tables it makes of results."""
 
 from __future__ import annotations
 

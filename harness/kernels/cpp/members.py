@@ -20,7 +20,7 @@ _INITIAL = re.compile(r"=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)[fF]?\s*\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """What stands before the brace, the declarations of members, and the numbers that some begin with."""
+    """A struct in a text: what stands before its brace, its members, and the numbers that some begin with."""
 
     head: str
     declared: tuple[str, ...]
