@@ -58,7 +58,6 @@ def {name}(x):
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CI", raising=False)
     (tmp_path / "pairs.cu").write_text(EVEN)
     (tmp_path / "total.cu").write_text(TOTAL)
     operands = 'x="float32[N]", y="out float32[N]"'

@@ -35,9 +35,8 @@ def written(folder: Path, **words: str) -> str:
 @pytest.mark.parametrize(("sets", "looks"), [("0", "last"), ("last", "0")])
 @pytest.mark.parametrize(("fence", "code"), [("", 1), ("__threadfence();", 0)])
 def test_both_ways_behind_a_flag_are_checked(
-    tmp_path: Path, sets: str, looks: str, fence: str, code: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sets: str, looks: str, fence: str, code: int
 ) -> None:
-    monkeypatch.delenv("CI", raising=False)
     path = written(tmp_path, SETS=sets, LOOKS=looks, IS="1", FENCE=fence)
     result = harness("check", path, "--grid", "4", "--block", "32")
     assert result.exit_code == code, result.output
@@ -51,8 +50,7 @@ def test_both_ways_behind_a_flag_are_checked(
 
 
 @pytest.mark.slow
-def test_a_schedule_is_drawn_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
+def test_a_schedule_is_drawn_and_recorded(tmp_path: Path) -> None:
     path = written(tmp_path, SETS="last", LOOKS="0", IS="1", FENCE="")
     codes, files = {}, tmp_path / "check.json"
     for seed in range(1, 9):
@@ -92,8 +90,7 @@ def test_variables_stay_from_launch_to_launch(kernel_file: Any, set_back: str, c
     assert ("in a second launch" in result.output) == bool(code)
 
 
-def test_a_budget_of_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
+def test_a_budget_of_instructions(tmp_path: Path) -> None:
     path = tmp_path / "long.cu"
     path.write_text(
         "__global__ void turns(float* y, const float* x) { float s = 0;"

@@ -49,7 +49,6 @@ MADE(made)
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CI", raising=False)
     (tmp_path / "good.cu").write_text(SOURCE.replace("SYNC", "__syncthreads();"))
     (tmp_path / "racy.cu").write_text(SOURCE.replace("SYNC", ""))
 

@@ -286,10 +286,10 @@ def test_points_have_as_many_numbers_as_their_indices_say(tmp_path: Path) -> Non
     """The definition counts, not a declaration before it."""
     path = tmp_path / "points.cu"
     path.write_text(POINTS)
-    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    right = CliRunner().invoke(main, ["check", str(path)])
     assert right.exit_code == 0 and "-a points=3000 -a out=1000 -a n=1000" in right.output, right.output
     path.write_text(POINTS.replace("i < n", "i <= n"))
-    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    wrong = CliRunner().invoke(main, ["check", str(path)])
     assert wrong.exit_code == 1 and wrong.output.count("out of bounds, seen") == 2, wrong.output
 
 
@@ -344,11 +344,11 @@ def test_a_kernel_without_sizes_has_those_of_host_code(tmp_path: Path) -> None:
     """A size that a macro fixes was unknown: what was within the host's buffer was out of bounds here."""
     path = tmp_path / "ramp.cu"
     path.write_text(FIXED)
-    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    right = CliRunner().invoke(main, ["check", str(path)])
     assert right.exit_code == 0, right.output
     assert "--grid 3,6,1 --block 16,16,1 -a image=13824" in right.output
     path.write_text(FIXED.replace("bytes = W * H * 3", "bytes = W * H * 3 - 1"))
-    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    wrong = CliRunner().invoke(main, ["check", str(path)])
     assert wrong.exit_code == 1 and "out of bounds, seen once" in wrong.output, wrong.output
 
 
@@ -397,7 +397,7 @@ def test_a_parameter_to_which_host_code_gives_0_or_1_is_no_size(tmp_path: Path) 
     path = tmp_path / "shifted.cu"
     for old, new, found in (("", "", False), ("n, 0, 1)", "n, start, 1)", True)):
         path.write_text(SHIFTED.replace(old, new))
-        result = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+        result = CliRunner().invoke(main, ["check", str(path)])
         assert ("out of bounds" in result.output) == found, result.output
         assert ("-a offset=0 -a step=1" in " ".join(result.output.split())) != found
 
@@ -420,12 +420,12 @@ def test_a_right_kernel_has_no_finding_and_a_wrong_one_has(
     """
     path = tmp_path / "one.cu"
     path.write_text(source)
-    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    right = CliRunner().invoke(main, ["check", str(path)])
     assert right.exit_code == 0 and f"--grid {grid}" in right.output, right.output
     assert "notice" not in right.output
     assert old in source
     path.write_text(source.replace(old, new))
-    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    wrong = CliRunner().invoke(main, ["check", str(path)])
     assert wrong.exit_code == 1, wrong.output
 
 
@@ -441,10 +441,10 @@ def test_a_size_of_which_the_block_is_made_is_the_blocks(tmp_path: Path, old: st
     """The block is that of host code, and the shared memory fits it: another size was out of bounds."""
     path = tmp_path / "flipped.cu"
     path.write_text(FLIPPED.replace(old, new))
-    right = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    right = CliRunner().invoke(main, ["check", str(path)])
     assert right.exit_code == 0 and "--block 48,1,1 -a x=48 -a n=48" in right.output, right.output
     path.write_text(FLIPPED.replace("(d, n)", "(d, length)"))
-    wrong = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    wrong = CliRunner().invoke(main, ["check", str(path)])
     assert wrong.exit_code == 1 and "n=1000" in wrong.output, wrong.output
 
 

@@ -144,7 +144,7 @@ def test_the_branch_that_is_compiled_says_what_a_number_by_value_is(
     problem = resolve(kernel).from_axes({"n": 100})
     x, _, by = problem.arguments()
     assert problem.inputs(1)[x].dtype == kind and by.dtype == kind
-    result = CliRunner().invoke(main, ["check", str(path)], env={"CI": None})
+    result = CliRunner().invoke(main, ["check", str(path)])
     assert result.exit_code == 0, result.output
 
 
