@@ -8,7 +8,8 @@ first, in CUDA graphs back to back, on operands rotated over twice the L2 cache.
 faster of the two over ours. Outputs are compared with cuBLAS's on the GPU before and after.
 
 `--regret N` also times the cost model's best for the first N draws of each type: what the choice loses,
-and the rows from which scripts/fit_model.py fits the model. `--invariant` also times what
+and the rows from which scripts/fit_model.py fits the model. `--trials N` times N of the table's trials beside
+them, of which it is not known yet how fast they are. `--invariant` also times what
 ``harness.matmul(invariant=True)`` launches: the price of rows that do not depend on how many there are. The
 seed is a new one unless it is given. The record is written every few seconds; `--resume` goes on with one,
 and so does a run that a fault has ended. 3xtf32, fp16x3 and bf16x6 are compared with cuBLAS in fp32.
@@ -17,6 +18,7 @@ and so does a run that a fault has ended. 3xtf32, fp16x3 and bf16x6 are compared
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import secrets
 import sys
@@ -24,17 +26,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.cli.options import about
 from harness.dispatch import choose, cost
 from harness.dispatch.split import divided
+from harness.dispatch.traffic import DRAM_BYTES
 from harness.driver import Device
 from harness.errors import ContextLost, HarnessError, UsageError
 from harness.kernels.arch import Arch
 from harness.kernels.compiler import Cubin, compile_kernel
-from harness.problems.gemm import GEMMS
+from harness.kernels.spec import Variant
+from harness.problems.gemm import GEMMS, Gemm
 from harness.results import record
 from harness.support.processes import cores
 from sampler import tables
@@ -98,6 +103,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=300.0, help="after which no draw begins (default: 300)")
     add("--most", type=int, default=0, metavar="N", help="only products with at most N rows or columns")
     add("--regret", type=int, default=0, metavar="N", help="time the model's best for N draws of each type")
+    add("--trials", type=int, default=0, metavar="N", help="beside these, time N of the table's trials")
     add("--invariant", action="store_true", help="also time what invariant rows take")
     add("--candidates", type=positive, default=CANDIDATES, help="of the model, for --regret (%(default)s)")
     add("--events", action="store_true", help="also time launches with an event around each")
@@ -143,11 +149,29 @@ def entry(draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, gpu:
             return Entry(draw=draw, parts=parts, invariant=rows)
         ranked = choose.ranked(*shape, **card, **about)
         best = tuple(variant for variant, _ in ranked[: given.candidates])
+        best += trials(problem, **card)[: given.trials]
     except HarnessError as e:
         return Entry(draw=draw, failure=str(e))
     named = heuristics.nearest(problem, best)
     name = named.label if named else ""
     return Entry(draw=draw, parts=parts, others=best, named=name, invariant=rows)
+
+
+def trials(problem: Gemm, *, arch: str, sms: int, dram: float = DRAM_BYTES) -> tuple[Variant, ...]:
+    """Return the table's trials for a product, those first that the model takes for the fastest."""
+    M, N, K = problem.M, problem.N, problem.K
+    made = laid_out_trials(problem.dtype.name, problem.layout, "A" if M <= N else "B")
+    able = [replace(one, dram=dram) for one in made if one.serves(M, N, arch)]
+    pitches = choose.about(problem)["pitches"]
+    ranked = cost.ranked(able, (M, N, K, sms), layout=problem.layout, pitches=pitches)
+    return tuple(variant for variant, _ in ranked)
+
+
+@functools.cache
+def laid_out_trials(dtype: str, layout: str, smaller: str) -> tuple[cost.Candidate, ...]:
+    """Return the trials for a type, compiled for a layout as `choose.laid_out` says."""
+    own = (one for one in choose.candidates("trials") if one.dtype.name == dtype)
+    return tuple(replace(one, variant=choose.laid_out(one.variant, layout, smaller)) for one in own)
 
 
 def measure(

@@ -29,7 +29,7 @@ import json
 import math
 import random
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,6 +60,7 @@ _FACTORS = ("memory", "straddle", "crowded", "thin", "turned_a", "turned_b", "un
 _APART = ("fed", "unmapped")  # constants fitted to draws without tensor maps
 _LEAST = 1.0  # cycles, of constants that are 0 today
 _STEPS, _TINY = 20, 1e-4
+_ENOUGH = 30  # times of a trial, to be chosen from then on
 
 Key = tuple[str, str, str]  # type, kernel, parameters as text
 Vector = NDArray[np.float64]
@@ -100,8 +101,9 @@ def defaults(kernel: str) -> Mapping[str, int]:
 
 
 def candidates() -> dict[Key, Candidate]:
-    """Return the candidates of the shipped table."""
-    return {key_of(c.dtype.name, c.variant.kernel.name, c.variant.params): c for c in choose.candidates()}
+    """Return the candidates of the shipped table, and its trials."""
+    both = choose.candidates(), choose.candidates("trials")
+    return {key_of(c.dtype.name, c.variant.kernel.name, c.variant.params): c for some in both for c in some}
 
 
 def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequence[Path] = ()) -> list[Time]:
@@ -284,16 +286,21 @@ def parted(measured: Sequence[Time], share: float, seed: int) -> tuple[list[Time
     return [t for t in measured if t.draw not in apart], [t for t in measured if t.draw in apart]
 
 
-def written(table: Mapping[str, Any], found: Mapping[Key, Candidate]) -> str:
-    """Return the text of ``table.json`` with these constants, an entry a line."""
-    rows = []
-    for entry in table["candidates"]:
+def written(table: Mapping[str, Any], found: Mapping[Key, Candidate], counts: Mapping[Key, int]) -> str:
+    """Return the text of ``table.json`` with these constants, an entry a line.
+
+    A trial with `_ENOUGH` times, as `counts` says by `code_of`, is a candidate from now on.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {"candidates": [], "trials": []}
+    for listed, entry in [(name, entry) for name in rows for entry in table[name]]:
         variant = catalog.kernel(entry["kernel"]).variant(**entry["params"])
-        one = found[key_of(entry.get("dtype", "fp32"), variant.kernel.name, variant.params)]
+        key = key_of(entry.get("dtype", "fp32"), variant.kernel.name, variant.params)
+        one = found[key]
         values = {name: getattr(one, name) for name in (*constants_of(one), *apart_of(one))}
         rounded = {n: round(x, 2) if n in _FACTORS else round(x) for n, x in values.items()}
-        rows.append({**entry, **rounded})
-    return text({**table, "candidates": rows})
+        known = listed == "candidates" or counts.get(code_of(key), 0) >= _ENOUGH
+        rows["candidates" if known else "trials"].append({**entry, **rounded})
+    return text({**table, **rows})
 
 
 def report(
@@ -342,7 +349,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found = known | fitted(alone or known, fit)
     print(report(known, found, {"fitted": fit, "test": test}))
     if given.write:
-        files.write_file(TABLE, written(table, found).encode())
+        counts = Counter(code_of(time.key) for time in (*fit, *test))
+        files.write_file(TABLE, written(table, found, counts).encode())
 
 
 if __name__ == "__main__":

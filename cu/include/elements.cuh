@@ -87,14 +87,25 @@ __device__ inline void store2(float* c, float x, float y, int count, bool pairs,
     }
 }
 
-// The same for four sums of a thread as wgmma leaves them: columns n and n + 1 of rows m and m + 8.
-template <class T, class After = Unchanged>
-__device__ inline void store_fragment(T* C, int ldc, unsigned m, unsigned n, float4 v, int M, int N, bool pairs,
+// The same for four sums of a thread as wgmma leaves them: columns q and q + 1 of rows p and p + 8. Or, OTHER_SIDE, of a
+// product that is computed from its other side: rows q and q + 1 of columns p and p + 8. Two of P are neighbours in a row
+// then: lanes four apart exchange one of Q for the other, so all lanes of a warp must call it.
+template <bool OTHER_SIDE = false, class T, class After = Unchanged>
+__device__ inline void store_fragment(T* C, int ldc, unsigned p, unsigned q, float4 v, int M, int N, bool pairs,
                                       float alpha, float beta, After after = {})
 {
-    T* c = C + (long long)m * ldc + n;
-    if (m < M) store2(c, v.x, v.y, N - (int)n, pairs, alpha, beta, after, m, n);
-    if (m + 8 < M) store2(c + 8ll * ldc, v.z, v.w, N - (int)n, pairs, alpha, beta, after, m + 8, n);
+    if (!OTHER_SIDE) {
+        T* c = C + (long long)p * ldc + q;
+        if (p < M) store2(c, v.x, v.y, N - (int)q, pairs, alpha, beta, after, p, q);
+        if (p + 8 < M) store2(c + 8ll * ldc, v.z, v.w, N - (int)q, pairs, alpha, beta, after, p + 8, q);
+    } else {
+        const bool odd = threadIdx.x / 4 % 2;
+        const float x = __shfl_xor_sync(~0u, odd ? v.x : v.y, 4), z = __shfl_xor_sync(~0u, odd ? v.z : v.w, 4);
+        const unsigned m = q + odd, n = p - odd;
+        T* c = C + (long long)m * ldc + n;
+        if (m < M) store2(c, odd ? x : v.x, odd ? v.y : x, N - (int)n, pairs, alpha, beta, after, m, n);
+        if (m < M) store2(c + 8, odd ? z : v.z, odd ? v.w : z, N - (int)n - 8, pairs, alpha, beta, after, m, n + 8);
+    }
 }
 
 // The same where no test is needed: all four elements exist, rows begin at multiples of 4 bytes, and beta is 0. Few

@@ -6,6 +6,16 @@
 #include "tma.cuh"
 #include "wgmma.cuh"
 
+// One operand of a product that may be computed from either side: its map, its matrix, and how many rows of op(A) or
+// columns of op(B) it has.
+template <class T>
+struct Side {
+    const TensorMap* map;
+    const T* from;
+    int ld, extent;
+    bool mapped;
+};
+
 // TILE_M rows of op(A) and TILE_N columns of op(B). TILE_K elements are 128 bytes, which is as wide as the swizzle. A
 // tile whose rows run along k (A, and B if it is stored transposed) is K-major and one box; the other kind is MN-major,
 // and has a box for 64 rows or columns. wgmma reads both kinds.
@@ -22,12 +32,21 @@ struct Stage16 {
     template <int COUNT>
     __device__ void multiply(float (&sum)[COUNT], int m, bool accumulate) const
     {
+        multiply(reinterpret_cast<float (&)[1][COUNT]>(sum), m, accumulate);
+    }
+
+    // The same for several times 64 rows.
+    template <int TIMES, int COUNT>
+    __device__ void multiply(float (&sums)[TIMES][COUNT], int m, bool accumulate) const
+    {
         const Descriptor a_first = make_descriptor(a[m], 0, 1024), b_first = make_descriptor(b, B_MN * 8192, 1024);
         wgmma_fence();
         #pragma unroll
         for (int k = 0; k < TILE_K; k += 16)
-            wgmma<A_MN, B_MN>(T(), sum, advance_descriptor(a_first, (A_MN ? 128 : 2) * k),
-                              advance_descriptor(b_first, (B_MN ? 128 : 2) * k), accumulate || k > 0);
+            #pragma unroll
+            for (int i = 0; i < TIMES; ++i)
+                wgmma<A_MN, B_MN>(T(), sums[i], advance_descriptor(a_first, 8192 * i + (A_MN ? 128 : 2) * k),
+                                  advance_descriptor(b_first, (B_MN ? 128 : 2) * k), accumulate || k > 0);
         wgmma_commit_group();
     }
 

@@ -48,6 +48,14 @@ __device__ inline void wgmma_wait_all(float (&sum)[COUNT])
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sum[i]));
 }
 
+template <int TIMES, int COUNT>
+__device__ inline void wgmma_wait_all(float (&sums)[TIMES][COUNT])
+{
+    wgmma_wait_group<0>();
+    #pragma unroll
+    for (int i = 0; i < TIMES * COUNT; ++i) asm volatile("" : "+f"(sums[i / COUNT][i % COUNT]));
+}
+
 // Store four 8 x 8 matrices of 16-bit elements to shared memory, from the registers in which a product leaves them:
 // w0 of all lanes is the first matrix, and so on. Lanes 0 to 7 give the addresses of the rows of the first matrix,
 // lanes 8 to 15 those of the second, and so on.

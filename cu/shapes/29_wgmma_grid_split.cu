@@ -8,8 +8,11 @@
 // shared memory: it pays for deep k only.
 //
 // Blocks that wait for each other must run at the same time: the launch is cooperative. Clusters of two, one
-// tile above the other, share the boxes of B as in rung 23. Measurements and what did not help:
-// docs/notes/29_wgmma_grid_split.md.
+// tile above the other, share the boxes of B as in rung 23.
+//
+// wgmma multiplies 64 rows at a time, but as many columns as one likes. If M is 200 and N is 8192, tiles of 200 x 128
+// fit better than those of 128 x 192: the product is computed from its other side (ACROSS=1), C^T = B^T A^T, as in 35.
+// Measurements and what did not help: docs/notes/29_wgmma_grid_split.md.
 //
 // /// kernel
 // entry = "matmul"
@@ -17,11 +20,13 @@
 // dtype = ["bf16", "fp16"]
 // aliases = {fp16 = "30_grid_split_fp16"}
 // min_arch = "sm_90a"
-// block = "2 * BM + 128"
+// block = "2 * (ACROSS * BN + (1 - ACROSS) * BM) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["1024 <= STAGES * (BM + BN) <= 1536", "BN % (64 * CLUSTER) == 0"]
-// shared = "STAGES * (128 * (BM + BN) + 16)"
+// where = ["(ACROSS * BN + (1 - ACROSS) * BM) % 64 == 0", "ACROSS * BN + (1 - ACROSS) * BM <= 128 or BM * BN == 24576",
+//          "ACROSS == 1 or BN >= 64", "ACROSS == 0 or BM >= 64", "1024 <= STAGES * (BM + BN)",
+//          "STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) <= 1792"]
+// shared = "STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16)"
 // cooperative = true
 // workspace = "16 * SMS + 4 * SMS * BM * BN"
 // loads = "BM + BN"
@@ -31,14 +36,18 @@
 // predict = ["seconds <= 0.9 of 26_wgmma_split at M=512 N=512 K=16384"]
 //
 // [tensormaps]
-// A = {box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
-// B = {box = ["64 + TRANSB * (BN // CLUSTER - 64)", 64], swizzle = 128}
+// # Of what the blocks of a cluster share each loads a part, as in 23: rows, whole boxes, or a part of each box's k.
+// A = {box = ["""(1 - TRANSA) * BM // (1 + ACROSS * (CLUSTER - 1)) \
+//                + TRANSA * 64 // (1 + ACROSS * ((BM + 63) // 64 % CLUSTER > 0) * (CLUSTER - 1))""", 64], swizzle = 128}
+// B = {box = ["""TRANSB * BN // (1 + (1 - ACROSS) * (CLUSTER - 1)) \
+//                + (1 - TRANSB) * 64 // (1 + (1 - ACROSS) * ((BN + 63) // 64 % CLUSTER > 0) * (CLUSTER - 1))""", 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 64]
-// BN = [128, 64, 256]
-// STAGES = [6, 4, 8, 12]
+// BM = [128, 64, 80, 96, 112, 144, 160, 176, 192, 208, 224, 256]
+// BN = [128, 64, 80, 96, 112, 144, 160, 176, 192, 208, 224, 256]
+// STAGES = [6, 4, 8, 12, 5, 3]
 // CLUSTER = [2, 1]
+// ACROSS = [0, 1]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -53,12 +62,15 @@
 #include "epilogue.cuh"
 
 #define BK 64               // 128 bytes: as wide as the swizzle
-#define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
+#define CONSUMERS (2 * BP)  // threads: a warpgroup for 64 rows; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
 
-#define QUADS (BN / 8)      // of a thread's sums, each two columns of two rows
+// The sides of a tile: P, of which a warpgroup multiplies 64, and Q.
+#define BP (ACROSS ? BN : BM)
+#define BQ (ACROSS ? BM : BN)
+#define QUADS (BQ / 8)      // of a thread's sums, each two of Q at two places of P
 
-typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
+typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -77,25 +89,29 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     unsigned* counters = workspace;  // for each tile: how many blocks have written their sums
     auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // the sums of each block
 
-    // The blocks of a cluster take tiles one above the other, and the same stages of k. The first `sharers` clusters
+    const Side<ELEMENT> a = {&map_a, A, lda, M, aligned16(A, lda)}, b = {&map_b, B, ldb, N, aligned16(B, ldb)};
+    const Side<ELEMENT> p = ACROSS ? b : a, q = ACROSS ? a : b;
+    const bool maps = p.mapped && q.mapped;
+
+    // The blocks of a cluster take tiles that are neighbours along P, and the same stages of k. The first `sharers` clusters
     // share the first pair of tiles, and so on; each takes every `sharers`-th stage. If there are tiles for more than
     // half of the clusters, each cluster takes whole tiles in turn.
     const unsigned cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER, place = blockIdx.x % CLUSTER;
-    const unsigned tiles_m = (M + BM * CLUSTER - 1u) / (BM * CLUSTER), tiles_n = (N + BN - 1u) / BN;
-    const unsigned tiles = tiles_m * tiles_n;
+    const unsigned tiles_q = (q.extent + BQ - 1u) / BQ;
+    const unsigned tiles = (p.extent + BP * CLUSTER - 1u) / (BP * CLUSTER) * tiles_q;
+    const auto p_of = [&](unsigned tile) { return (tile / tiles_q * CLUSTER + place) * BP; };
+    const auto q_of = [&](unsigned tile) { return tile % tiles_q * BQ; };
     const int stages_of_k = (K - 1) / BK + 1;
     const unsigned sharers = max(1u, min(clusters / tiles, (unsigned)stages_of_k));
     const unsigned first = cluster / sharers, step = clusters / sharers, rank = cluster % sharers;
     if (first >= min(tiles, step)) return;  // more SMs than shares
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
-    const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self == CONSUMERS) {
         // A warpgroup arrives as one, in all blocks.
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
-            stages[0].load_a(map_a, (first / tiles_n * CLUSTER + place) * BM, rank * BK, full);
-            if (CLUSTER == 1) stages[0].load_b(map_b, rank * BK, first % tiles_n * BN, full);
+            stages[0].load_own<CLUSTER>(*p.map, *q.map, p_of(first), q_of(first), rank * BK, full);
         });
     }
     __syncwarp();
@@ -104,43 +120,42 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     int stage = 0;
     if (self >= CONSUMERS) {
-        if (BM == 128) setmaxnreg_dec<104>();
+        if (BP == 128) setmaxnreg_dec<104>();
+        if (BP == 192) setmaxnreg_dec<80>();
         int parity = 1;
         if (maps && self == CONSUMERS) {
-            if (CLUSTER > 1) stages[0].load_b<CLUSTER>(map_b, rank * BK, first % tiles_n * BN, full, place);
+            stages[0].load_rest<CLUSTER>(*p.map, *q.map, p_of(first), q_of(first), rank * BK, full, place);
             ++stage;
-            for (unsigned tile = first; tile < tiles; tile += step) {
-                const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
+            for (unsigned tile = first; tile < tiles; tile += step)
                 for (int part = tile > first ? rank : rank + sharers; part < stages_of_k; part += sharers) {
                     mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
-                    stages[stage].load<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, true, true,
-                                                 place);
+                    stages[stage].load<CLUSTER>(*p.map, *q.map, p_of(tile), q_of(tile), part * BK, full + stage, true,
+                                                true, place);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
-            }
         }
         if (!maps)  // in a loop of its own, as in 23
-            for (unsigned tile = first; tile < tiles; tile += step) {
-                const int row = (tile / tiles_n * CLUSTER + place) * BM, col = tile % tiles_n * BN;
+            for (unsigned tile = first; tile < tiles; tile += step)
                 for (int part = rank; part < stages_of_k; part += sharers) {
                     mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
-                        stages[stage].load<CLUSTER>(map_a, map_b, row, col, part * BK, full + stage, map_for_a,
-                                                     map_for_b, place);
-                    stages[stage].copy(A, B, row, col, part * BK, M, N, K, lda, ldb, map_for_a, map_for_b);
+                        stages[stage].load<CLUSTER>(*p.map, *q.map, p_of(tile), q_of(tile), part * BK, full + stage,
+                                                    p.mapped, q.mapped, place);
+                    stages[stage].copy(p.from, q.from, p_of(tile), q_of(tile), part * BK, p.extent, q.extent, K, p.ld,
+                                       q.ld, p.mapped, q.mapped);
                     mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
-            }
         if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
         return;
     }
 
-    if (BM == 128) setmaxnreg_inc<200>();
+    if (BP == 128) setmaxnreg_inc<200>();
+    if (BP == 192) setmaxnreg_inc<144>();
     const bool pairs = (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     int parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
-        float sum[BN / 2];
+        float sum[BQ / 2];
         int last = 0;
         #pragma unroll 1
         for (int part = rank; part < stages_of_k; part += sharers) {
@@ -154,12 +169,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         wgmma_wait_all(sum);
         consumer_release<CLUSTER>(empty + last, self, warp);
 
-        // Floats 4j to 4j + 3 are columns n + 8j and the next, of rows m and m + 8.
-        const unsigned m = (tile / tiles_n * CLUSTER + place) * BM + 16 * warp + lane / 4;
-        const unsigned n = tile % tiles_n * BN + lane % 4 * 2;
+        // Floats 4j to 4j + 3 are of Q 8j and the next, at two places of P.
+        const unsigned place_p = p_of(tile) + 16 * warp + lane / 4, place_q = q_of(tile) + lane % 4 * 2;
         const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const auto store = [&](int j, float4 v) {
-            store_fragment(C, ldc, m, n + 8 * j, v, M, N, pairs, alpha, beta, epilogue);
+            store_fragment<ACROSS>(C, ldc, place_p, place_q + 8 * j, v, M, N, pairs, alpha, beta, epilogue);
         };
         if (sharers == 1) {
             #pragma unroll

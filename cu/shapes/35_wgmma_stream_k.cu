@@ -19,10 +19,11 @@
 // after = "26_wgmma_split"
 // dtype = ["bf16", "fp16"]
 // min_arch = "sm_90a"
-// block = "256 + 128 * (BM == 128 or BN == 128)"
+// block = "256 + 384 * (BM == 256 or BN == 256) + 128 * (BM != 256 and BN != 256 and (BM == 128 or BN == 128))"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
-// where = ["BM == 64 or BM == 128 or BN == 64 or BN == 128", "1024 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
+// where = ["BM == 64 or BM == 128 or BM == 256 or BN == 64 or BN == 128 or BN == 256", "BM != 256 or BN <= 80",
+//          "BN != 256 or BM <= 80", "1024 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
 //          "BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0", "BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0",
 //          "STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) <= 1792"]
 // shared = "STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16)"
@@ -42,9 +43,9 @@
 //                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 144, 160, 192]
-// BN = [64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 192]
-// STAGES = [8, 12, 16, 6, 5]
+// BM = [128, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 144, 160, 176, 192, 208, 256]
+// BN = [64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 176, 192, 208, 256]
+// STAGES = [8, 12, 6, 5]
 // SHARE = [1, 0]
 // CLUSTER = [1, 2, 4]
 // ALONG_N = [0, 1, 2]
@@ -67,9 +68,9 @@
 #define PRODUCERS 128  // one would do, but all of them copy a matrix that cannot have a tensor map
 #define LEAST 4        // stages of a block
 
-// The sides of a tile: Q, the thin one; and P, of 128 or, where neither has as much, of 64. Of two such sides P is that
-// along N.
-#define BP (BM == 128 || BN == 128 ? 128 : 64)
+// The sides of a tile: Q, the thin one; and P, of 256, of 128 or, where neither has as much, of 64. Of two such sides P is
+// that along N.
+#define BP (BM == 256 || BN == 256 ? 256 : BM == 128 || BN == 128 ? 128 : 64)
 #define ACROSS (BN == BP)
 #define BQ (ACROSS ? BM : BN)
 #define QUADS (BQ / 8)  // of a thread's sums, each two of Q at two places of P
@@ -77,20 +78,13 @@
 #define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
 #define SHARE_P (ACROSS ? SHARE_B : SHARE_A)
 #define SHARE_Q (ACROSS ? SHARE_A : SHARE_B)
-// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Half as many of a large tile across, which would spill.
-#define LARGE (ACROSS && BQ >= 128)
+// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Fewer where they would spill: of a large tile, and where
+// 640 threads have 96 registers each.
+#define LARGE (ACROSS && BQ >= 128 || BQ > 192 || BP == 256)
 #define IN_FLIGHT (LARGE ? 8 : 16)
-#define AT_ONCE (LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
+#define AT_ONCE (BP == 256 ? QUADS % 2 + 1 : LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
 typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
-
-// One operand: its matrix, and how many of P or Q it has.
-struct Side {
-    const TensorMap* map;
-    const ELEMENT* from;
-    int ld, extent;
-    bool mapped;
-};
 
 // The line of `total` stages, cut into pieces for `clusters` clusters. The first `longer` have one stage more.
 struct Line {
@@ -119,8 +113,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto stages = (Stage*)memory;
     auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
 
-    const Side a = {&map_a, A, lda, M, aligned16(A, lda)}, b = {&map_b, B, ldb, N, aligned16(B, ldb)};
-    const Side p = ACROSS ? b : a, q = ACROSS ? a : b;
+    const Side<ELEMENT> a = {&map_a, A, lda, M, aligned16(A, lda)}, b = {&map_b, B, ldb, N, aligned16(B, ldb)};
+    const Side<ELEMENT> p = ACROSS ? b : a, q = ACROSS ? a : b;
     const bool maps = p.mapped && q.mapped;
 
     // A unit is a stage, or a whole tile, of all blocks of a cluster. Those beside each other have the same of P.
@@ -206,18 +200,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         const unsigned place_p = p_of(tile) + 16 * warp + lane / 4, place_q = q_of(tile) + lane % 4 * 2;
         const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const auto store = [&](int j, float4 v) {
-            const unsigned n = place_q + 8 * j;
-            if (!ACROSS) {
-                store_fragment(C, ldc, place_p, n, v, M, N, pairs, alpha, beta, epilogue);
-            } else {
-                // Two of P are neighbours in a row of C: lanes four apart exchange one of Q for the other.
-                const bool odd = lane / 4 % 2;
-                const float x = __shfl_xor_sync(~0u, odd ? v.x : v.y, 4), z = __shfl_xor_sync(~0u, odd ? v.z : v.w, 4);
-                const unsigned m = n + odd, s = place_p - odd;
-                OUT* c = C + (long long)m * ldc + s;
-                if (m < M) store2(c, odd ? x : v.x, odd ? v.y : x, N - (int)s, pairs, alpha, beta, epilogue, m, s);
-                if (m < M) store2(c + 8, odd ? z : v.z, odd ? v.w : z, N - (int)s - 8, pairs, alpha, beta, epilogue, m, s + 8);
-            }
+            store_fragment<ACROSS>(C, ldc, place_p, place_q + 8 * j, v, M, N, pairs, alpha, beta, epilogue);
         };
         const unsigned low = SHARE ? line.cluster_of(from) : 0, high = SHARE ? line.cluster_of(from + stages_of_k - 1) : 0;
         if (low == high) {

@@ -6,6 +6,9 @@
 // block must not exit before the others have. Four blocks (CLUSTER=4) lie in a line, or two by two (ALONG_N=2),
 // where each loads half of its A and half of its B: the L2 cache is asked for half as much.
 //
+// With BM=256 a warpgroup multiplies two times 64 rows: a tile of 256 x 160 asks the L2 cache for an eighth less a
+// product than one of 128 x 256.
+//
 // In short products half of the time passes before the first box arrives. So the tensor maps are prefetched,
 // the first box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of
 // the block. For what was measured see docs/notes/23_wgmma_pipeline.md.
@@ -16,16 +19,18 @@
 // dtype = ["bf16", "fp16"]
 // aliases = {fp16 = "24_wgmma_fp16"}
 // min_arch = "sm_90a"
-// block = "2 * BM + 128"
+// block = "2 * BM - 256 * (BM == 256) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
-// where = ["1008 <= STAGES * (BM + BN) <= 1536", "BM + BN <= 384", "ALONG_N < CLUSTER"]
-// shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * BM * (1 + (BN > 64))"
+// where = ["1008 <= STAGES * (BM + BN)", "BM + BN <= 384 + 32 * (BM == 256)", "ALONG_N < CLUSTER",
+//          "STAGES * (BM + BN + (1 - TRANSB) * (-BN % 64)) <= 1536 + 128 * (BM == 256)"]
+// shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * min(BM, 128 + BM % 256) * (1 + (BN > 64) * (BM < 256))"
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "wgmma"
-// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
-//          "UTMALDG", "STSM", "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4 if BM < 256", "HGMMA in loop == 4 if BM < 256", "HGMMA == 8 if BM == 256",
+//          "HGMMA in loop == 8 if BM == 256", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM",
+//          "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Nothing in the loop but four products, two mbarriers and the address of a stage."
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
@@ -39,7 +44,7 @@
 // C = {box = [16, 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 64, 192]
+// BM = [128, 64, 192, 256]
 // BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240]
 // STAGES = [4, 3, 5, 6, 8, 12]
 // CLUSTER = [1, 2, 4]
@@ -61,12 +66,13 @@
 #include "epilogue.cuh"
 
 #define BK 64               // 128 bytes: as wide as the swizzle
-#define CONSUMERS (2 * BM)  // threads: a warpgroup for 64 rows; the producers follow them
+#define HALVES (BM == 256 ? 2 : 1)     // 64 rows each, of a warpgroup
+#define CONSUMERS (2 * BM / HALVES)    // threads; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
-#define BOXES (BN > 64 ? 2 : 1)  // for the results of a warp
+#define BOXES (BN > 64 && HALVES == 1 ? 2 : 1)  // for the results of a warp
 #define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
 #define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
-#define ROWS (BM == 192 && BN == 192 ? 1 : 4)  // under way where TMA cannot store; sums of that tile leave no registers
+#define ROWS (BM * BN >= 192 * 192 ? 1 : 4)  // under way where TMA cannot store: sums of such a tile leave few registers
 
 typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
 
@@ -128,6 +134,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (self >= CONSUMERS) {
         if (BM == 128) setmaxnreg_dec<104>();  // loading needs few registers,
         if (BM == 192) setmaxnreg_dec<80>();
+        if (BM == 256) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
             stages[0].load_rest<SHARE_B, SHARE_A>(map_of_a(place.matrix), map_of_b(place.matrix), place.row, place.col, 0,
@@ -165,103 +172,108 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     if (BM == 128) setmaxnreg_inc<200>();  // so the consumers take over the rest
     if (BM == 192) setmaxnreg_inc<144>();
+    if (BM == 256) setmaxnreg_inc<208>();
     // TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
     const bool boxes = beta == 0.f && !FLOAT_C;  // results go through shared memory
     const bool map_for_c = aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(ELEMENT)) && N % 8 == 0 && boxes;
     const bool pairs = (unsigned long long)(C + TO_MATRIX(1, stride_c)) % sizeof(OUT[2]) == 0
                        && (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
-    float sum[BN / 2];
+    float sums[HALVES][BN / 2];
     int stage = 0, parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
         const auto [tile_row, col, matrix] = place_of(tile);
-        const unsigned row = tile_row + 16 * warp;
         int last = 0;
         #pragma unroll 1
         for (int left = K; left > 0; left -= BK) {
             mbarrier_wait(full + stage, parity);
-            stages[stage].multiply(sum, warp / 4 * 64, left < K);
+            stages[stage].multiply(sums, warp / 4 * (64 * HALVES), left < K);
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
             if (left < K) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;
             if (++stage == STAGES) stage = 0, parity ^= 1;
         }
-        wgmma_wait_all(sum);
+        wgmma_wait_all(sums);
         consumer_release<CLUSTER>(empty + last, self, warp);
 
-        if (alpha != 1.f)
-            #pragma unroll
-            for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
-        const Epilogue epilogue = MAKE_EPILOGUE_FROM(TO_MATRIX(matrix, stride_c), M, N, ldc);
-        OUT* const own_c = C + TO_MATRIX(matrix, stride_c);
-        if (EPILOGUE && boxes)
-            #pragma unroll
-            for (int i = 0; i < BN / 2; ++i)
-                sum[i] = epilogue(sum[i], row + i / 2 % 2 * 8 + lane / 4, col + i / 4 * 8 + lane % 4 * 2 + i % 2);
-        const auto write_box = [&](int j) {  // up to 64 columns of the warp's rows, to shared memory
-            const int r = lane % 16, unit = lane / 16;
-            #pragma unroll
-            for (int i = 32 * j; i < 32 * j + 32 && i < BN / 2; i += 8)  // 16 columns
-                stmatrix_x4(&Cs[warp][j % BOXES][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
-                            pack<ELEMENT>(sum[i], sum[i + 1]),
-                            pack<ELEMENT>(sum[i + 2], sum[i + 3]),
-                            pack<ELEMENT>(sum[i + 4], sum[i + 5]),
-                            pack<ELEMENT>(sum[i + 6], sum[i + 7]));
-        };
-        if (map_for_c) {
-            #pragma unroll
-            for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next one is written
-                const auto cs = Cs[warp][j % BOXES];
-                if (lane == 0 && j == 0) tma_store_wait_group_read<0>();  // the last tile's boxes, long ago
-                if (lane == 0 && j >= BOXES) tma_store_wait_group_read<BOXES - 1>();  // what was in this one
-                __syncwarp();
-                write_box(j);
-                fence_proxy_async();
-                __syncwarp();
-                if (lane == 0) {
-                    tma_store(MATRIX_MAP(map_c, matrix, stride_c, sizeof(ELEMENT)), row, col + 64 * j, cs);
-                    tma_store_commit_group();
-                }
-            }
-            if (BN % 64 == 0) continue;  // else half a box is left, and TMA stores whole ones
-        }
-        if (boxes) {  // what TMA cannot write: through shared memory too, then row by row
-            if (BN % 64 && lane == 0) tma_store_wait_group_read<0>();  // what was there
-            if (BN % 64) __syncwarp();
-            #pragma unroll
-            for (int j = 0; j < (BN + 63) / 64; ++j) {
-                if (BN % 64 && map_for_c && j < BN / 64) continue;
-                const auto cs = Cs[warp][j % BOXES];
-                write_box(j);
-                __syncwarp();
-                const unsigned s = col + 64 * j + 2 * lane, end = BN % 64 ? min((unsigned)N, col + BN) : N;
-                ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
-                #pragma unroll ROWS
-                for (int m = 0; m < 16 && row + m < M; ++m, c += ldc) {
-                    const auto at = (const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
-                    const unsigned word = BN % 64 == 0 || s < end ? *at : 0;  // half a box: nothing was written behind
-                    if ((unsigned long long)c % 4 == 0) {
-                        if (s + 1 < end) *(unsigned*)c = word;
-                        else if (s < end) c[0].bits = word;
-                    } else {  // the words of memory have an element of this lane and one of the lane before
-                        const unsigned before = __shfl_up_sync(~0u, word, 1);
-                        if (s + 1 < end && (lane == 31 || s + 2 >= end)) c[1].bits = word >> 16;
-                        if (s < end && lane == 0) c[0].bits = word;
-                        if (s < end && lane > 0) *(unsigned*)(c - 1) = before >> 16 | word << 16;
+        #pragma unroll
+        for (int half = 0; half < HALVES; ++half) {
+            auto& sum = sums[half];
+            const unsigned row = tile_row + (warp / 4 * HALVES + half) * 64 + warp % 4 * 16;
+            if (alpha != 1.f)
+                #pragma unroll
+                for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
+            const Epilogue epilogue = MAKE_EPILOGUE_FROM(TO_MATRIX(matrix, stride_c), M, N, ldc);
+            OUT* const own_c = C + TO_MATRIX(matrix, stride_c);
+            if (EPILOGUE && boxes)
+                #pragma unroll
+                for (int i = 0; i < BN / 2; ++i)
+                    sum[i] = epilogue(sum[i], row + i / 2 % 2 * 8 + lane / 4, col + i / 4 * 8 + lane % 4 * 2 + i % 2);
+            const auto write_box = [&](int j) {  // up to 64 columns of the warp's rows, to shared memory
+                const int r = lane % 16, unit = lane / 16;
+                #pragma unroll
+                for (int i = 32 * j; i < 32 * j + 32 && i < BN / 2; i += 8)  // 16 columns
+                    stmatrix_x4(&Cs[warp][j % BOXES][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
+                                pack<ELEMENT>(sum[i], sum[i + 1]),
+                                pack<ELEMENT>(sum[i + 2], sum[i + 3]),
+                                pack<ELEMENT>(sum[i + 4], sum[i + 5]),
+                                pack<ELEMENT>(sum[i + 6], sum[i + 7]));
+            };
+            if (map_for_c) {
+                #pragma unroll
+                for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next one is written
+                    const auto cs = Cs[warp][j % BOXES];
+                    if (lane == 0 && j == 0) tma_store_wait_group_read<0>();  // the last tile's boxes, long ago
+                    if (lane == 0 && j >= BOXES) tma_store_wait_group_read<BOXES - 1>();  // what was in this one
+                    __syncwarp();
+                    write_box(j);
+                    fence_proxy_async();
+                    __syncwarp();
+                    if (lane == 0) {
+                        tma_store(MATRIX_MAP(map_c, matrix, stride_c, sizeof(ELEMENT)), row, col + 64 * j, cs);
+                        tma_store_commit_group();
                     }
                 }
-                __syncwarp();  // read, before the next box is written
+                if (BN % 64 == 0) continue;  // else half a box is left, and TMA stores whole ones
             }
-            continue;
-        }
-        #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const unsigned r = row + 8 * half + lane / 4;
-            if (r >= M) continue;
+            if (boxes) {  // what TMA cannot write: through shared memory too, then row by row
+                if (BN % 64 && lane == 0) tma_store_wait_group_read<0>();  // what was there
+                if (BN % 64) __syncwarp();
+                #pragma unroll
+                for (int j = 0; j < (BN + 63) / 64; ++j) {
+                    if (BN % 64 && map_for_c && j < BN / 64) continue;
+                    const auto cs = Cs[warp][j % BOXES];
+                    write_box(j);
+                    __syncwarp();
+                    const unsigned s = col + 64 * j + 2 * lane, end = BN % 64 ? min((unsigned)N, col + BN) : N;
+                    ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
+                    #pragma unroll ROWS
+                    for (int m = 0; m < 16 && row + m < M; ++m, c += ldc) {
+                        const auto at = (const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
+                        const unsigned word = BN % 64 == 0 || s < end ? *at : 0;  // half a box: nothing was written behind
+                        if ((unsigned long long)c % 4 == 0) {
+                            if (s + 1 < end) *(unsigned*)c = word;
+                            else if (s < end) c[0].bits = word;
+                        } else {  // the words of memory have an element of this lane and one of the lane before
+                            const unsigned before = __shfl_up_sync(~0u, word, 1);
+                            if (s + 1 < end && (lane == 31 || s + 2 >= end)) c[1].bits = word >> 16;
+                            if (s < end && lane == 0) c[0].bits = word;
+                            if (s < end && lane > 0) *(unsigned*)(c - 1) = before >> 16 | word << 16;
+                        }
+                    }
+                    __syncwarp();  // read, before the next box is written
+                }
+                continue;
+            }
             #pragma unroll
-            for (int i = 2 * half; i < BN / 2; i += 4) {
-                const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
-                store2(own_c + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, pairs, 1.f, beta,
-                       epilogue, r, s);
+            for (int eight = 0; eight < 2; ++eight) {
+                const unsigned r = row + 8 * eight + lane / 4;
+                if (r >= M) continue;
+                #pragma unroll
+                for (int i = 2 * eight; i < BN / 2; i += 4) {
+                    const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
+                    store2(own_c + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, pairs, 1.f, beta,
+                           epilogue, r, s);
+                }
             }
         }
     }

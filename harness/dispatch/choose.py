@@ -11,7 +11,8 @@ entry whose ranges contain the shape decides. The user's own table (`harness.dis
 ``candidates`` are for shapes that no entry contains. The one with the fewest cycles by the model of
 `harness.dispatch.cost` is taken. For bf16x6, fp16x3 and 3xtf32 those of fp32 are among them, and for the last
 two those of bf16x6: no less exact, and faster where splitting the operands, or writing their parts to memory,
-takes longer than multiplying them.
+takes longer than multiplying them. ``trials``, whose constants are guesses, are never taken; once
+``benchmarks/shapes.py --trials`` has timed them often, scripts/fit_model.py makes them candidates.
 
 The operands' layout is given as in BLAS: ``"NT"`` says that A is row-major, and that B is stored transposed.
 A kernel with the parameters TRANSA and TRANSB reads either kind where it lies, in those combinations that it
@@ -19,10 +20,9 @@ allows. For the others an operand is first copied, transposed, which the model c
 Where copying either operand would do, the smaller one is copied.
 
 The choice is deterministic, and the tables are read once: the same shape on the same kind of GPU always runs
-the same code, with bitwise the same result. Alpha and beta do not affect the choice. Leading dimensions do by
-where rows begin. Beside that, they and addresses affect only whether there are tensor maps and, in fp32 with
-a beta, the order of the last two roundings: rows of C that do not begin at multiples of 16 bytes are stored
-in another way.
+the same code, with bitwise the same result. Alpha and beta do not affect it. Leading dimensions do by where
+rows begin. Beside that, they and addresses affect only whether there are tensor maps and, in fp32 with a
+beta, the order of the last two roundings: rows of C that begin elsewhere are stored in another way.
 
 An `invariant` choice is for all M at once: the bits of a row of the product must not depend on how many rows
 there are, nor on which one it is. They depend on the order in which its products are added, which the front
@@ -295,8 +295,8 @@ def _laid_out(
 
 
 @functools.cache
-def candidates() -> tuple[Candidate, ...]:
-    """Return the candidates of the shipped table, of all element types."""
+def candidates(listed: str = "candidates") -> tuple[Candidate, ...]:
+    """Return the candidates of the shipped table, of all element types, or those `listed` as its "trials"."""
     kernel = functools.cache(catalog.kernel)  # a file is read once, and not for each of its variants
     return tuple(
         Candidate(
@@ -304,7 +304,7 @@ def candidates() -> tuple[Candidate, ...]:
             dtype=DTYPES[_dtype(c)],
             **{name: c[name] for name in _CONSTANTS if name in c},
         )
-        for c in table()["candidates"]
+        for c in table()[listed]
     )
 
 

@@ -161,6 +161,8 @@ class Candidate:
         down = self.variant.params.get("ALONG_N") or cluster  # blocks of a cluster one above the other
         if self.variant.params.get("TRANSA") and "TRANSA" in self.variant.kernel.tile[0].text:
             down = cluster // down  # 25_wgmma_tf32 computes TT from the other side: its M is then N
+        if self.variant.params.get("ACROSS"):
+            down = cluster // down  # and so does 29_wgmma_grid_split
         clusters = math.ceil(M / (rows * down)) * math.ceil(N / (columns * (cluster // down)))
         return clusters * cluster * self.batch
 

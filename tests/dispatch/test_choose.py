@@ -274,8 +274,10 @@ def test_thin_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> 
 
 def test_the_shipped_table() -> None:
     """Every entry names a kernel and parameters that there are, and a range."""
-    assert len(choose.candidates()) == len(choose.table()["candidates"])
-    for c in choose.candidates():
+    known, trials = choose.candidates(), choose.candidates("trials")
+    assert [len(known), len(trials)] == [len(choose.table()[name]) for name in ("candidates", "trials")]
+    assert len({c.variant.label for c in (*known, *trials)}) == len(known) + len(trials)
+    for c in (*known, *trials):
         assert min(c.start, c.step) > 0 <= c.tile and min(c.memory, c.straddle) >= 0.5, c.variant.label
         assert c.resident >= 1 and c.variant.kernel.problem == "gemm"
         assert min(c.crowded, c.unmapped) > 0

@@ -46,6 +46,9 @@ def test_tiles_shared_by_the_grid_by_hand() -> None:
     assert one.turns(64, 64 * 133, 1024, 132) == (32, 2, False)
     pair = candidate("29_wgmma_grid_split", {"BM": 128, "BN": 128, "CLUSTER": 2})
     assert pair.turns(1, 128 * 16, 1024, 132) == (4, 1, True)  # 16 pairs of tiles, 66 pairs of SMs
+    turned = pair.variant.kernel.variant(**{**pair.variant.params, "ACROSS": 1})
+    across = replace(pair, variant=turned)
+    assert across.turns(1, 128 * 16, 1024, 132) == (2, 1, True)  # 8 pairs: of neighbours along N
 
 
 def test_tiles_shared_by_as_many_as_fill_the_gpu_by_hand() -> None:

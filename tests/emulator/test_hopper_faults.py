@@ -108,13 +108,13 @@ FAULTS = [
         {"BM": 64, "BN": 128, "STAGES": 6},
         TILES,
         ("no proxy fence before the TMA store",
-         "fence_proxy_async();\n                __syncwarp();", "__syncwarp();"),
+         "fence_proxy_async();\n                    __syncwarp();", "__syncwarp();"),
         ("no barrier before the TMA store",
-         "fence_proxy_async();\n                __syncwarp();", "fence_proxy_async();"),
+         "fence_proxy_async();\n                    __syncwarp();", "fence_proxy_async();"),
         ("the box of the last tile is written again",
          "if (lane == 0 && j == 0) tma_store_wait_group_read<0>();"),
         ("no barrier after the wait for a box",
-         "  // what was in this one\n                __syncwarp();", ""),
+         "  // what was in this one\n                    __syncwarp();", ""),
         ("no wait at the end", "if (lane == 0) tma_store_wait_group_read<0>();  // shared", "// shared"),
         ("no group of stores", "tma_store_commit_group();"),
         ("no fence after the init", "fence_mbarrier_init();", "", "stage16.cuh"),
@@ -141,6 +141,22 @@ FAULTS = [
         ("blocks beside each other load the same half of A",
          "EACH * sharer<BLOCKS, APART>(rank)", "EACH * (rank % BLOCKS)", "stage16.cuh"),
         ("the other blocks' releases are not waited for", "CONSUMERS / 128 * CLUSTER", "CONSUMERS / 128"),
+    ),
+    *faults(
+        "23_wgmma_pipeline",
+        {"BM": 256, "BN": 96, "STAGES": 3},  # a box and a half, of two times 64 rows, in one place
+        {"M": 256, "N": 192, "K": 300},
+        ("the second 64 rows are multiplied like the first", "8192 * i + ", "", "stage16.cuh"),
+        ("half a box is written over a whole one",
+         "if (BN % 64 && lane == 0) tma_store_wait_group_read<0>();"),
+        ("more registers than there are", "setmaxnreg_inc<208>", "setmaxnreg_inc<216>"),
+    ),
+    *faults(
+        "23_wgmma_pipeline",
+        {"BM": 256, "BN": 128, "STAGES": 4},
+        {"M": 256, "N": 128, "K": 72},
+        ("the box of the first 64 rows is written again",
+         "if (lane == 0 && j == 0) tma_store_wait_group_read<0>();"),
     ),
     *faults(
         "15_split_k",
@@ -324,6 +340,17 @@ FAULTS = [
         ("the first release is left out", "if (part > rank) consumer", "if (part > rank + sharers) consumer"),
     ),
     *faults(
+        "29_wgmma_grid_split",
+        {"BM": 80, "BN": 64, "STAGES": 8, "ACROSS": 1},
+        {"M": 72, "N": 128, "K": 1200},
+        ("neighbours load the same half of A", "sharer<BLOCKS, APART>(rank)", "sharer<BLOCKS, APART>(0)",
+         "stage16.cuh"),
+        ("results go where those of the other side do", "store_fragment<ACROSS>", "store_fragment<false>"),
+        ("the other blocks' releases are not waited for", "CONSUMERS / 128 * CLUSTER", "CONSUMERS / 128"),
+        ("sums go where a stage is still read",
+         "named_barrier_sync<CONSUMERS>();  // the stores", "// the stores"),
+    ),
+    *faults(
         "20_stream_k",
         {"BM": 128, "BN": 128, "BK": 32, "WM": 64, "STAGES": 4, "CHUNK": 8, "SLICES": 2},
         {"M": 128, "N": 640, "K": 400},
@@ -399,7 +426,7 @@ FAULTS = [
         # This rung before it was mended by reading: of three boxes in two places one is not waited for.
         ("three boxes share two places",
          "if (lane == 0 && j == 0) tma_store_wait_group_read<0>();  // the last tile's boxes, long ago\n"
-         "                if (lane == 0 && j >= BOXES) tma_store", "if (lane == 0) tma_store"),
+         "                    if (lane == 0 && j >= BOXES) tma_store", "if (lane == 0) tma_store"),
     ),
     *faults(
         "22c_tma_store",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -186,6 +187,23 @@ def test_the_price_of_a_choice(
     assert nearest(Heuristics("no GPU"), draw[0].problem, ()) is None
     out = capsys.readouterr().out
     assert "harness.matmul" in out and "50.0%" in out and "NVIDIA's heuristics" in out
+
+
+def test_trials_are_timed_beside_what_the_model_knows(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that the model takes for the fastest, in the draw's layout; a draw beyond --regret has none."""
+    draw = some("bf16", {"M": 48, "N": 40, "K": 64}, SMALL)
+    asked = ("--regret", "1", "--candidates", "2", "--trials", "3")
+    code, (row, other) = run(monkeypatch, tmp_path, {"bf16": draw}, *asked)
+    assert code == 0 and "candidates" not in other
+    known = {c.variant.kernel.name: c.variant.kernel for c in choose.candidates("trials")}
+    best = shapes.trials(draw[0].problem, arch="sm_90a", sms=132)
+    labels = [known[c["kernel"]].variant(**c["params"]).label for c in row["candidates"][2:]]
+    assert labels == [variant.label for variant in best[:3]] and len(best) > 50
+    assert not {v.label for v in best} & {c.variant.label for c in choose.candidates()}
+    turned = replace(draw[0].problem, transb=1, ldb=64)
+    assert all(v.params["TRANSB"] for v in shapes.trials(turned, arch="sm_90a", sms=132))
 
 
 @pytest.mark.slow
