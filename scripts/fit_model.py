@@ -113,6 +113,7 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
     is another kind of record, or if there are none in any of them.
     """
     found = []
+    variants: dict[tuple[Key, str], Variant] = {}
     for number, path in enumerate([*paths, *mapped]):
         content = record.load(path)
         if content.get("kind") not in ("shapes", "batches"):
@@ -134,11 +135,14 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
                 if key in known:
                     flips = {name: value for name, value in params.items() if name in LAYOUT}
                     given = known[key].variant
+                    laid_out = variants.setdefault(
+                        (key, str(flips)), replace(given, params={**given.params, **flips})
+                    )
                     found.append(
                         Time(
                             draw=(f"{number} {row['dtype']}", row["index"]),
                             key=key,
-                            variant=replace(given, params={**given.params, **flips}),
+                            variant=laid_out,
                             shape=(row["M"], row["N"], row["K"]),
                             layout="".join("NT"[row[axis]] for axis in ("transa", "transb")),
                             pitches=pitches,
@@ -168,8 +172,19 @@ def chosen(row: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def predicted(candidate: Candidate, time: Time) -> float:
     """Return the cycles of a product by the model."""
-    laid_out = replace(candidate, variant=time.variant, batch=time.batch, dram=time.dram)
-    return laid_out.cycles(*time.shape, time.sms, time.layout, time.pitches)
+    return all_predicted(candidate, [time])[0]
+
+
+def all_predicted(candidate: Candidate, measured: Sequence[Time]) -> list[float]:
+    """Return the cycles of products by the model, for times of one candidate."""
+    laid_out: dict[tuple[int, int, float], Candidate] = {}  # few: copying takes as long as half a prediction
+    found = []
+    for time in measured:
+        about = id(time.variant), time.batch, time.dram
+        if about not in laid_out:
+            laid_out[about] = replace(candidate, variant=time.variant, batch=time.batch, dram=time.dram)
+        found.append(laid_out[about].cycles(*time.shape, time.sms, time.layout, time.pitches))
+    return found
 
 
 def fitted(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> dict[Key, Candidate]:
@@ -224,7 +239,7 @@ def of_these(candidate: Candidate, measured: Sequence[Time], names: Sequence[str
 
     def residuals(constants: Vector) -> Vector:
         one = given(constants)
-        errors = np.log([predicted(one, time) for time in measured]) - logs
+        errors = np.log(all_predicted(one, measured)) - logs
         return np.concatenate([errors, weights * (constants - now)])
 
     constants = least_squares(residuals, now)
