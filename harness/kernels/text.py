@@ -221,7 +221,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     own = text[closed : closing(text, text.index("{", closed))] if body == "{" else ""
     given = () if template is None or instance else split((template[1] or "")[1:-1])
     parameters = tuple(
-        _parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
+        parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
     )
     values = [p.name for p in parameters if not p.pointer]
     return Entry(
@@ -278,7 +278,7 @@ def _alike(body: str, index: str) -> str:
     return "|".join([index, *re.findall(rf"(\w+)\s*=\s*{index}\s*[,;]", body)])
 
 
-def _parameter(text: str, unnamed: str) -> Parameter:
+def parameter(text: str, unnamed: str) -> Parameter:
     """Return a parameter from its declaration, ``const float* __restrict__ x``."""
     text = re.sub(r"=.*", "", text)
     words = re.sub(r"__restrict(?:__)?\b|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
