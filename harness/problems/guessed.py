@@ -47,7 +47,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     entry = _entry(kernel)
     known, texts = entry.types(kernel.entry), elements.defined(kernel)
     entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
-    numbers = guesses.constants(kernel.source, entry, kernel.entry)
+    numbers = guesses.constants(texts, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     maps = tensors.of(kernel.source, entry, kernel.entry)
     types: dict[str, Any] = {

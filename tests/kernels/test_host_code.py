@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.cli import main
 from harness.errors import BuildError
-from harness.kernels import catalog
+from harness.kernels import catalog, text
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.cpp import host_code, includes, launches, nvrtc
 from harness.support.cache import Cache
@@ -370,7 +370,7 @@ def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
     ],
 )  # fmt: skip
 def test_declarations_of_a_text(source: str, expected: list[tuple[str, bool]]) -> None:
-    plain = host_code.masked(source)
+    plain = text.blank(source)
     found = [(item.name, item.host) for item in host_code.items(plain, 0, len(plain))]
     assert [one for one in found if one[0]] == expected
 
@@ -381,7 +381,7 @@ PIECES = ["struct S ", "namespace ", "void f", "<<<", ">>>", "\n", *"(){}[];:,<>
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
 def test_any_text_is_taken_apart(source: str) -> None:
-    plain = host_code.masked(source)
+    plain = text.blank(source)
     assert len(plain) == len(source)
     end = 0
     for item in host_code.items(plain, 0, len(plain)):

@@ -242,7 +242,7 @@ def _length(written: str, texts: tuple[str, ...]) -> int:
 
 @functools.lru_cache(maxsize=8)
 def _values(texts: tuple[str, ...]) -> launches.Values:
-    return launches.constants("\n".join(texts), (), {})
+    return launches.constants(texts, (), {})
 
 
 def contents(rng: np.random.Generator, kind: Type, count: int, least: int) -> NDArray[Any]:

@@ -193,7 +193,7 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
                 leave(lambda name: _of_host_alone(name) and not brought.is_there(name, folders, texts))
             continue
         if file not in known:
-            plain = masked(texts[file])
+            plain = text.blank(texts[file])
             lengths = (len(line) for line in plain.splitlines(keepends=True))
             known[file] = [0, *itertools.accumulate(lengths)], list(items(plain, 0, len(plain)))
         starts, declared = known[file]
@@ -264,14 +264,8 @@ def _leads(file: str, name: str) -> bool:
     return file.endswith(f"/{name}") or bool(folder and f"/{folder}/" in file) or bool(same or driver)
 
 
-def masked(source: str) -> str:
-    """Return a text of the same length with spaces for comments, strings, characters and directives."""
-    blank = text.blank(source)
-    return _DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), blank)
-
-
 def items(plain: str, begin: int, end: int, depth: int = 0) -> Iterator[Item]:
-    """Yield the declarations and definitions of a `masked` text, those of namespaces one by one.
+    """Yield the declarations and definitions of a text that is `text.blank`, those of namespaces one by one.
 
     A text whose brackets do not match, as where each branch of an ``#if`` opens one, ends early.
     """
