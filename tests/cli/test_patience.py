@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness.cli import main, patience
-from harness.emulator import machine
+from harness.emulator.machine import Launch
 
 SEVERAL = """template <int N>
 __global__ void shifted(float* x, int n) {
@@ -70,8 +69,9 @@ def test_a_kernel_that_goes_on_is_given_up(
     """It is named, and not said to be wrong; what was found before that is."""
     path, record = tmp_path / "long.cu", tmp_path / "r.json"
     path.write_text(LONG.replace("INDEX", index))
-    looks = iter([0.0])
-    monkeypatch.setattr(machine.time, "monotonic", lambda: next(looks, math.inf))  # from the second one on
+    kept, timely, looks = patience.Patience.until, Launch.timely, iter([True])
+    monkeypatch.setattr(patience.Patience, "until", lambda self, share: kept(self, share) * (share < 1.25))
+    monkeypatch.setattr(Launch, "timely", lambda self: next(looks, False) or timely(self))  # the second one
     ran = harness("check", path, "--json", str(record))
     assert ran.exit_code == exit_code, ran.output
     assert ("NOT ENDED after 50 s: long" in ran.output) == (exit_code == 3)
