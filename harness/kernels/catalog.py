@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
-from harness.kernels.cpp import calls, elements, guesses, includes
+from harness.kernels.cpp import calls, guesses, includes
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -154,7 +154,7 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
 def launchable(kernel: Kernel) -> Kernel:
     """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
     entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
-    if entry is None or kernel.shared({}) or not calls.dynamic(elements.defined(kernel), entry.body):
+    if entry is None or kernel.shared({}) or not calls.dynamic(calls.texts(kernel), entry.body):
         return kernel
     return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(kernel.source) else _SHARED))
 

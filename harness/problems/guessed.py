@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import elements, extents, guesses, tensors
+from harness.kernels.cpp import calls, elements, extents, guesses, tensors
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
 from harness.problems.protocol import Argument, Axes, Struct, Tensor
@@ -45,7 +45,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     Raises UsageError for a parameter of a type that cannot be guessed, such as a struct.
     """
     entry = _entry(kernel)
-    known, texts = entry.types(kernel.entry), elements.defined(kernel)
+    known, texts = entry.types(kernel.entry), calls.texts(kernel)
     entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
     numbers = guesses.constants(texts, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))

@@ -111,7 +111,7 @@ def test_the_block_of_a_constant_or_a_launch(host: str, block: tuple[int, ...], 
 
 
 def test_names_with_several_values_have_none() -> None:
-    values = launches.constants("int a = 3; int b = 4; void f() { b = 5; }", {"c"}, {"T": "7"})
+    values = launches.constants(["int a = 3; int b = 4; void f() { b = 5; }"], {"c"}, {"T": "7"})
     assert [values.number(name) for name in ("a", "b", "c", "T", "a * T")] == [3, None, None, 7, 21]
 
 

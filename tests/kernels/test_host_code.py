@@ -138,14 +138,21 @@ def test_a_fault_in_device_code_is_told(tmp_path: Path, device: str, line: int, 
 def test_a_missing_header_of_a_kernel_is_an_error(tmp_path: Path) -> None:
     """It might define what the kernel depends on. Beside host code it is the host's, if all else compiles."""
     source = '#include "sizes.h"\n__global__ void k(int* x) { *x = SIZE; }\n'
-    for text in (source, source.replace("SIZE", "1"), source + HOST.replace("scale<<<", "k<<<")):
-        error = refused(tmp_path, text)
+    for whole in (source, source.replace("SIZE", "1"), source + HOST.replace("scale<<<", "k<<<")):
+        error = refused(tmp_path, whole)
         assert 'cannot open source file "sizes.h"' in error.log
         assert "headers are looked for beside the kernel" in error.hint
     assert (
         "<sizes.h>"
         in compiled(tmp_path, source.replace("SIZE", "1") + HOST.replace("scale<<<", "k<<<")).warnings
     )
+
+
+def test_a_missing_header_of_a_library_of_the_host_is_the_hosts(tmp_path: Path) -> None:
+    """That is so without host code beside it, too; what device code uses of it is told."""
+    source = "#include <nvml.h>\n#include <stdbool.h>\n__global__ void k(bool* x) { *x = VALUE; }\n"
+    assert "<nvml.h>, <stdbool.h>" in compiled(tmp_path, source.replace("VALUE", "true")).warnings
+    assert 'cannot open source file "nvml.h"' in refused(tmp_path, source.replace("VALUE", "nvmlInit()")).log
 
 
 def test_headers_of_ones_own_have_host_code_too(tmp_path: Path) -> None:

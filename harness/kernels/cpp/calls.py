@@ -1,12 +1,17 @@
-"""Find what a kernel reaches by calls: the bodies of device functions, and dynamic shared memory."""
+"""Find what a kernel reaches by calls in its file and headers: dynamic shared memory of other functions."""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from harness.kernels import text
+from harness.kernels.cpp import conditions, includes
+
+if TYPE_CHECKING:
+    from harness.kernels.spec import Kernel
 
 _FUNCTION = re.compile(
     r"\b(?!(?:if|for|while|switch|catch)\b)(\w+)\s*\([^(){};]*\)\s*(?:const\s*|noexcept\s*)*\{"
@@ -14,6 +19,13 @@ _FUNCTION = re.compile(
 _CALLED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*\(")
 _DYNAMIC = re.compile(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__[^;{}]*?\b(\w+)\s*\[\s*\]")
 _KEPT = 8
+
+
+def texts(kernel: Kernel) -> tuple[str, ...]:
+    """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
+    own = includes.of(kernel).own.values()
+    whole = (kernel.source, *(h.decode(errors="replace") for h in own))
+    return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
 
 
 def dynamic(texts: tuple[str, ...], body: str) -> bool:

@@ -7,18 +7,15 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.kernels import text
-from harness.kernels.cpp import conditions, includes, launches
+from harness.kernels.cpp import launches
 from harness.kernels.cpp import members as structs
 from harness.kernels.dtypes import BF16
-
-if TYPE_CHECKING:
-    from harness.kernels.spec import Kernel
 
 _SCALARS = {  # C types, without signs and the word int where those are put aside
     "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "bool": "bool",
@@ -83,13 +80,6 @@ def of(declared: str, texts: Sequence[str]) -> Type | None:
 def is_enum(declared: str, texts: Sequence[str]) -> bool:
     """Return True where a type is an enumeration, whose first value is 0 and no size."""
     return bool(_given(_ENUM, declared, tuple(texts)))
-
-
-def defined(kernel: Kernel) -> tuple[str, ...]:
-    """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    own = includes.of(kernel).own.values()
-    whole = (kernel.source, *(h.decode(errors="replace") for h in own))
-    return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
 
 
 @functools.lru_cache(maxsize=_KEPT)

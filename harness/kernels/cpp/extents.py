@@ -69,13 +69,13 @@ def width(body: str, pointer: str, values: Values) -> int:
 
 
 def _looped(indices: Sequence[str], body: str, values: Values) -> Iterator[int]:
-    """Yield the numbers N of indices ``... * N + k`` where k stays below N."""
+    """Yield the numbers N of indices ``... * N + k``, or ``N * i + k``, where k stays below N."""
+    rest = r"\s*\)?\s*\+\s*([A-Za-z_]\w*)\s*\Z"
     for index in indices:
-        at = re.search(
-            r"(?:\*\s*(\w+)|\b(\w+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*([A-Za-z_]\w*)\s*\Z", index
-        )
-        if at and re.search(rf"\b{at[3]}\s*<\s*{at[1] or at[2]}\b", body):
-            yield values.number(at[1] or at[2]) or 1
+        for factor in (r"\*\s*(\w+)", r"\b(\w+)\s*\*\s*(?:\w+|\([^()]*\))"):
+            at = re.search(factor + rest, index)
+            if at and re.search(rf"\b{at[2]}\s*<\s*{at[1]}\b", body):
+                yield values.number(at[1]) or 1
 
 
 def _flat_pairs(body: str, given: Mapping[str, str]) -> Iterator[str]:

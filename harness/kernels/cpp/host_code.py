@@ -28,8 +28,10 @@ _ERROR = re.compile(r"^(.+)\((\d+)\): ((?:catastrophic )?error)\b([^\n]*)", re.M
 _NO_FILE = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, which no device code has; others may be a kernel's own
 _FRAMEWORK = re.compile(
-    r"(?:torch|ATen|c10|caffe2|pybind11|tensorflow|opencv2|boost)/.*"
+    r"(?:torch|ATen|c10|caffe2|pybind11|tensorflow|opencv2|boost|glog|gtest|gflags|GL|GLFW|SFML|SDL2?|nvtx3)/.*"
     r"|sys/\w+\.h|(?:Python|mpi|omp|unistd|getopt|pthread|memory)\.h"
+    r"|(?:complex|ctype|errno|fenv|inttypes|locale|signal|stdarg|stdbool|time)\.h"
+    r"|(?:nvml|nvToolsExt|nccl|curand|cu(?:blas|dnn|fft|sparse|solver|til)\w*)\.h"
 )
 _HOSTED = re.compile(r"<<\s*<|\bmain\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY")
 _UNDEFINED = re.compile(
@@ -175,7 +177,7 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
         for name, content in texts.items():
             for found in _INCLUDE.finditer(content):
                 if wanted(found[1]):
-                    spans[name][found.span()] = f"<{found[1]}>", why
+                    spans[name].setdefault(found.span(), (f"<{found[1]}>", why))
 
     known: dict[str, tuple[list[int], list[Item]]] = {}
     device = {name for content in texts.values() for name in _MAKES_DEVICE.findall(content)}
