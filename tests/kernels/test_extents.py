@@ -45,7 +45,8 @@ def test_elements_of_a_thread(use: str, width: int) -> None:
 def test_numbers_of_a_loop_belong_together(index: str, width: int) -> None:
     loops = "for (; k < BINS; ++k) for (; l < 9;) for (; m < n;) for (; o < 99;) for (; j <= 9;)"
     numbers = launches.constants(["int BINS = n;", "constexpr int BINS = 9;"], {"n"}, {})
-    assert extents.width(f"{loops} x[{index}] = 1;", "x", numbers) == 1, "that of the first text counts"
+    own = 9 if "BINS" not in index and width == 9 else 1  # what the first text says of a name counts
+    assert extents.width(f"{loops} x[{index}] = 1;", "x", numbers) == own
     numbers = launches.constants(["", "constexpr int BINS = 9;"], {"n"}, {})
     assert extents.width(f"{loops} x[{index}] = 1;", "x", numbers) == width
 
