@@ -59,6 +59,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     values, pointers = _divided(entry, maps, types)
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
+    fixed |= {p.name: 0 for p in values if extents.offset(entry.body, p.name)}
     fixed |= guesses.no_sizes(kernel.source, entry, kernel.entry)
     whole = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)

@@ -62,6 +62,16 @@ def test_sizes_that_are_factors(index: str, factors: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "offset"),
+    [("x[at] = x[i + at] + x[at - 1];", True), ("x[(y + at) * w] = 0;", True), ("x[i] = at;", False),
+     ("if (i < at) x[at] = 1;", False), ("x[i * at + at] = 1;", False), ("x[i] = x[at % n];", False),
+     ("f(x, at); x[at] = 1;", False), ("x[i] = 1;", False), ("x[matter + atom] = 1;", False)],
+)  # fmt: skip
+def test_what_is_only_added_in_indices_is_an_offset(body: str, offset: bool) -> None:
+    assert extents.offset(body, "at") == offset
+
+
+@pytest.mark.parametrize(
     ("index", "border"),
     [("i + (n + 2) * j", 2), ("j * (n + 1)", 1), ("(n+2)*j + (n+3)*k", 3), ("n * 2", 0),
      ("(n + 255) / 256 * j", 0), ("i + n + 2", 0), ("(m + 2) * j", 0)],
@@ -148,6 +158,13 @@ __global__ void count(const float* value, float* bins, int w, int h)
         for (int k = 0; k < 5; ++k) bins[(y * w + x) * 5 + k] = value[y * w + x] * k;
 }
 """
+CHOSEN = """
+__global__ void product(const unsigned long long* x, unsigned long long* high, int n, int at)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) high[i] = (unsigned __int128)x[i] * x[at] >> 64;
+}
+"""
 SQUARES = """
 __global__ void shift(const float* x, float* y, int n)
 {
@@ -161,6 +178,7 @@ __global__ void shift(const float* x, float* y, int n)
 @pytest.mark.parametrize(
     ("source", "right", "wrong"),
     [
+        pytest.param(CHOSEN, "x[at]", "x[at + n]", id="chosen"),
         pytest.param(BINS, "k < 5; ++k", "k <= 5; ++k", id="bins"),
         pytest.param(SQUARES, "y[k * n * n", "y[(k + 1) * n * n", id="squares"),
         pytest.param(ROWS, "row >= n", "row > n", id="rows", marks=pytest.mark.slow),

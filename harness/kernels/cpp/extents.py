@@ -120,6 +120,14 @@ def _called_with(body: str, name: str) -> Iterator[int]:
         yield len(text.split(body[at.end() : closed]))
 
 
+def offset(body: str, name: str) -> bool:
+    """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else."""
+    word = rf"\b{re.escape(name)}\b"
+    added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[-+)\]])")
+    rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), body)
+    return bool(re.search(word, body)) and not re.search(word, rest)
+
+
 def border(body: str, size: str) -> int:
     """Return how many cells are added to a size where it is a factor: 2 for ``x[i + (N + 2) * j]``."""
     more = rf"\(\s*{re.escape(size)}\s*\+\s*(\d)\s*\)"
