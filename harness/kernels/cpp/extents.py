@@ -121,9 +121,12 @@ def _called_with(body: str, name: str) -> Iterator[int]:
 
 
 def offset(body: str, name: str) -> bool:
-    """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else."""
+    """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else.
+
+    That from which others are taken is a size: ``x[n - 1 - i]``.
+    """
     word = rf"\b{re.escape(name)}\b"
-    added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[-+)\]])")
+    added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])")
     rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), body)
     return bool(re.search(word, body)) and not re.search(word, rest)
 
