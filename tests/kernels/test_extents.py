@@ -63,7 +63,7 @@ def test_sizes_that_are_factors(index: str, factors: int) -> None:
 
 @pytest.mark.parametrize(
     ("body", "offset"),
-    [("x[at] = x[i + at] + x[i - at];", True), ("x[at] = x[at - 1 - i];", False), 
+    [("x[at] = x[i + at] + x[i - at];", True), ("x[at] = x[at - 1 - i];", False),
      ("x[(y + at) * w] = 0;", True), ("x[i] = at;", False),
      ("if (i < at) x[at] = 1;", False), ("x[i * at + at] = 1;", False), ("x[i] = x[at % n];", False),
      ("f(x, at); x[at] = 1;", False), ("x[i] = 1;", False), ("x[matter + atom] = 1;", False)],
