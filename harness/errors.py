@@ -112,6 +112,10 @@ class NeedsGpu(EmulatorError):
     """The PTX has an instruction that the emulator does not know, so it needs a real GPU."""
 
 
+class OutOfTime(EmulatorError):
+    """A launch has not ended when its time was over."""
+
+
 class CountersDenied(HarnessError):
     """Nsight Compute is not permitted to read the GPU's counters."""
 

@@ -16,6 +16,7 @@ from harness.bench.row import (
     ERROR,
     EXPECTED,
     FAILED,
+    LATE,
     OK,
     REFUSED,
     REPEATABLE,
@@ -25,7 +26,7 @@ from harness.bench.row import (
 )
 from harness.emulator import Counts, Emulation
 from harness.emulator.blocks.endless import BUDGET
-from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, UsageError
+from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, OutOfTime, UsageError
 from harness.launch.builds import Built, Progress
 from harness.launch.emulated import SMS, Memory, Options, launch
 from harness.launch.further import delayed, explained, further, judged
@@ -134,7 +135,8 @@ def row(
 
     The status is OK if the output is within its bounds, no input was overwritten and nothing was found, else
     FAILED. For a kernel that its file marks as broken, a defect is EXPECTED and its absence UNEXPECTED. A
-    kernel that the emulator cannot run is REFUSED, and every other error becomes an ERROR row.
+    kernel that the emulator cannot run is REFUSED, one that has found nothing when its time is over is LATE,
+    and every other error becomes an ERROR row.
     """
     variant, memory = built.variant, Memory()
     try:
@@ -144,6 +146,8 @@ def row(
     except (HarnessError, MemoryError) as e:
         failed = Measurement.failed_with(built, problem, e)
         seen = e.findings if isinstance(e, EmulatorError) else ()
+        if isinstance(e, OutOfTime):
+            failed = replace(failed, status=LATE if all(finding.benign for finding in seen) else FAILED)
         return replace(failed, emulation=Emulation(findings=seen, instructions=())) if seen else failed
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
@@ -151,10 +155,13 @@ def row(
     wrong = explained(wrong, run)
     bits = _bits(problem, arrays) if options.repeats else b""
     del arrays
-    if options.check and not wrong and not run.findings:
-        run, wrong = further(built, problem, inputs, reference, options, memory, run)
-        if reference is not None and not wrong and not run.findings:
-            run, wrong = delayed(built, problem, inputs, reference, options, run)
+    try:
+        if options.check and not wrong and not run.findings:
+            run, wrong = further(built, problem, inputs, reference, options, memory, run)
+            if reference is not None and not wrong and not run.findings:
+                run, wrong = delayed(built, problem, inputs, reference, options, run)
+    except OutOfTime as e:
+        return replace(Measurement.failed_with(built, problem, e, LATE), before=verdict, emulation=run)
     right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     if verdict is None:

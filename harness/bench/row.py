@@ -32,9 +32,11 @@ EXPECTED = "FAILED as marked"  # the kernel is broken on purpose, and the defect
 UNEXPECTED = "passed, marked broken"  # the kernel is broken on purpose, but the defect did not show this time
 IMPOSSIBLE = "impossible"  # faster than the hardware allows: the measurement must be wrong
 REFUSED = "needs a GPU"  # the emulator cannot run the kernel
+LATE = "not ended"  # the emulator had no more time for the kernel
 UNVERIFIED = "no reference"  # nothing was found, and the numbers were compared with nothing
 ERROR = "error"  # the kernel could not be launched, or faulted
 FAILURES = (FAILED, IMPOSSIBLE, ERROR)
+UNCHECKED = (REFUSED, LATE)
 REPEATABLE = (OK, EXPECTED, UNEXPECTED)  # statuses of rows that `repeats` launches again
 
 

@@ -20,7 +20,7 @@ from harness.kernels.spec import Kernel
 
 Point = dict[str, int | float]
 
-_AXIS = re.compile(r"\s*(\w+)\s*(?:\[\s*(pow2)?\s*\])?\s*=\s*(.*?)\s*\Z", re.DOTALL)
+_AXIS = re.compile(r"\s*(\w+(?:\.\w+)*)\s*(?:\[\s*(pow2)?\s*\])?\s*=\s*(.*?)\s*\Z", re.DOTALL)
 _MAX_VALUES = 10_000  # a longer list is a typing error
 _FORMS = "as in -a N=512, -a N=[512:4096:512], -a 'N[pow2]=[9:12]', -p TILE=32 or -p TILE=[8,16]"
 
@@ -52,6 +52,8 @@ def parse_params(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     chosen: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, values = parse_axis(text, "parameter")
+        if "." in name:
+            raise UsageError(f"parameter {name} is no name of a macro", hint=_FORMS)
         if any(not isinstance(v, int) for v in values):
             raise UsageError(f"parameter {name} takes integers: {text!r}")
         if name in chosen:

@@ -54,17 +54,18 @@ class Patience:
         points: dict[type[Problem], list[Axes]],
     ) -> tuple[list[Built], dict[type[Problem], list[Axes]], str]:
         """Return what was built and run, its sizes, and a remark on the others, "" if there are none."""
+        from harness.bench.row import LATE
         from harness.problems.registry import resolve
 
+        slow = [row.label for row in rows if row.status == LATE]
         known = {row.label for row in rows} | {one.variant.label for one in skipped}
         late = [v.label for v in self._variants if v.label not in known]
-        if not late:
-            return list(built), points, ""
         left = [one for one in built if one.label not in late]
         classes = {resolve(one.variant.kernel) for one in left}
-        more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
-        said = (
-            f"NOT RUN, as {self._seconds:g} s were over: {', '.join(late[:_NAMED])}{more}. --seconds gives "
-        )
-        remark = f"{said}more time, and --entry names a kernel"
+        remarks = [f"NOT ENDED after {self._seconds * 5 / 4:g} s: {', '.join(slow)}"] if slow else []
+        if late:
+            more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
+            remarks.append(f"NOT RUN, as {self._seconds:g} s were over: {', '.join(late[:_NAMED])}{more}")
+        hint = "--seconds gives more time, --entry names a kernel, and -a has smaller sizes"
+        remark = ". ".join([*remarks, hint]) if remarks else ""
         return left, {cls: axes for cls, axes in points.items() if cls in classes}, remark

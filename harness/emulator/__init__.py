@@ -13,6 +13,7 @@ memory requests; it takes no times. To read the package, follow this order: `ptx
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,6 +105,7 @@ def emulate(
     schedule: str = "lockstep",
     seed: int = 1,
     budget: int = BUDGET,
+    until: float = math.inf,
     check: bool = True,
     count: bool = True,
     widths: Mapping[int, int] | None = None,
@@ -125,6 +127,7 @@ def emulate(
       of asynchronous operations ``early``, when they land at once, or ``late``, as late as can be
     budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it
       together
+    until: what the monotonic clock shows when the launch is given up
     check: look for faults; count: count executions and memory requests
     widths: bytes per lane of the compiled access by PTX line, see `counts.Counter`
     variables: the bytes of the module's ``__device__`` and ``__constant__`` variables by their PTX names.
@@ -133,8 +136,8 @@ def emulate(
     textures: what the module's texture and surface references are bound to, by their PTX names
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
-    exceeds the budget and arrays too large for this machine, and NeedsGpu, a subclass, for an instruction
-    that the emulator does not know.
+    exceeds the budget and arrays too large for this machine, and its subclasses OutOfTime when time is over,
+    and NeedsGpu for an instruction that the emulator does not know.
     """
     if schedule not in SCHEDULES:
         raise EmulatorError(f"no schedule {schedule!r}", hint=f"There are {' and '.join(SCHEDULES)}.")
@@ -179,6 +182,7 @@ def emulate(
             symbols=symbols,
             schedule=Schedule(schedule, seed),
             budget=budget,
+            until=until,
             check=check,
             count=count,
             widths=widths or {},

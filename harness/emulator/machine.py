@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from collections.abc import Iterator, Mapping
 
 import harness.emulator.hopper.cluster
@@ -48,7 +49,7 @@ from harness.emulator.watch.counts import Counter
 from harness.emulator.watch.findings import Findings, Index3
 from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.races import RaceWatch
-from harness.errors import EmulatorError
+from harness.errors import EmulatorError, OutOfTime
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
 _ROUNDS = 1000  # times that all batches may poll without progress
@@ -72,6 +73,7 @@ class Launch:
         symbols: Mapping[str, int],
         schedule: Schedule,
         budget: int,
+        until: float,
         check: bool,
         count: bool,
         widths: Mapping[int, int],
@@ -91,6 +93,7 @@ class Launch:
         self.constants = {symbols[name] for name in constants}  # addresses at which the kernel may not write
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
         self.schedule, self.budget, self.check, self.cells = schedule, budget, check, cells
+        self._until = until
         self.threads = block.x * block.y * block.z
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
         self.patience = PATIENCE + sum(a.end - a.start for a in arena.allocations) // 4
@@ -120,6 +123,11 @@ class Launch:
         if self.delays is not None:
             self.delays.end()
 
+    def timely(self) -> None:
+        """Raise OutOfTime if time is over."""
+        if time.monotonic() > self._until:
+            raise OutOfTime("it had not ended when time was over")
+
     def let_go(self) -> None:
         """Let go of what is large and not asked for any more: where blocks have not ended, cycles keep the
         launch until Python finds them.
@@ -145,6 +153,7 @@ class Launch:
             if polling and turns % _LOOK == 0 and self.code.slice.complete:
                 stuck |= states.seen(sorted((batch for batch, *_ in polling), key=lambda b: b.first))
             if idle or stuck or not polling or self.schedule.hurries():
+                self.timely()
                 first = next(starts, None)  # nobody can go on without another batch, or it need not wait
                 if first is not None:
                     self._afford(left)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
-from harness.kernels.cpp import guesses, includes
+from harness.kernels.cpp import calls, guesses, includes
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -153,10 +153,10 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
 
 def launchable(kernel: Kernel) -> Kernel:
     """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
-    most = _ASKED if _OPTS_IN.search(kernel.source) else _SHARED
     entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
-    unknown = entry is not None and entry.dynamic and kernel.shared({}) == 0
-    return replace(kernel, shared=Expr.parse(most)) if unknown else kernel
+    if entry is None or kernel.shared({}) or not calls.dynamic(calls.texts(kernel), entry.body):
+        return kernel
+    return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(kernel.source) else _SHARED))
 
 
 def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -> Kernel:

@@ -204,10 +204,11 @@ def _check_arch(variant: Variant, arch: str) -> None:
 def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
     kernel = variant.kernel
     where = [*includes.folders(kernel.path, kernel.include), *found.folders]
+    wide = any(b"__int128" in content for content in (kernel.source.encode(), *found.own.values()))
     options = [
         f"--gpu-architecture={arch}",
         *(f"--include-path={folder}" for folder in where),
-        *nvrtc.options(kernel.options, found.libraries),
+        *nvrtc.options(kernel.options, found.libraries, wide=wide),
     ]
     whole, _ = _keys(replace(variant, kernel=replace(kernel, entry="")), arch, "", found)
     known = next((translated for key, translated in tuple(_LAST) if key == whole), None)

@@ -21,8 +21,8 @@ COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MOST = 2**26  # bytes of a kernel's file
 _KEPT = 8  # texts whose kernels are kept: each of them asks for all
 SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
-_NOISE = re.compile(  # definitions of macros, comments, strings, characters
-    r"(?m:^[ \t]*#[ \t]*define\b(?:\\\n|[^\n])*)|//[^\n]*|/\*.*?\*/"
+_NOISE = re.compile(  # directives, comments, strings, characters
+    r"(?m:^[ \t]*#[ \t]*[a-z]+\b(?:\\\n|[^\n])*)|//[^\n]*|/\*.*?\*/"
     r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
     re.DOTALL,
 )
@@ -54,7 +54,7 @@ class Entry:
     a template, which is no kernel before it is given arguments, and `defaults` what each is by default,
     or "". `bounds` is the number of threads in ``__launch_bounds__``, where that is a number.
     `dimensions` is 2 or 3 where the body uses the y or z of an index, else 1, and `threads` the same of
-    the index of a thread alone. `dynamic` is True where it has dynamic shared memory. `items` are the axes
+    the index of a thread alone. `items` are the axes
     of the grid along which each block has an item of its own, such as a row: nothing multiplies its index
     by the threads of a block. `steps` has (axis, step, whether the thread's index is added) for each product
     of the block's index, (``y``, ``BM``, True) for ``blockIdx.y * BM + threadIdx.y``. `flat` are the axes
@@ -69,7 +69,6 @@ class Entry:
     bounds: int | None = None
     dimensions: int = 1
     threads: int = 1
-    dynamic: bool = False
     items: frozenset[str] = frozenset()
     steps: tuple[tuple[str, str, bool], ...] = ()
     flat: frozenset[str] = frozenset()
@@ -183,7 +182,7 @@ def _entries(source: str) -> tuple[Entry, ...]:
 
 
 def blank(source: str) -> str:
-    """Return a text of the same length with spaces for comments, strings and definitions of macros."""
+    """Return a text of the same length with spaces for comments, strings and directives."""
     return _NOISE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
 
 
@@ -221,7 +220,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     own = text[closed : closing(text, text.index("{", closed))] if body == "{" else ""
     given = () if template is None or instance else split((template[1] or "")[1:-1])
     parameters = tuple(
-        _parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
+        parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
     )
     values = [p.name for p in parameters if not p.pointer]
     return Entry(
@@ -232,7 +231,6 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         bounds=bounds,
         dimensions=_dimensions(own, "(?:threadIdx|blockIdx)"),
         threads=_dimensions(own, "threadIdx"),
-        dynamic=bool(re.search(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__", own)),
         items=frozenset(axis for axis in "xyz" if _an_item(own, axis, values)),
         steps=tuple(step for axis in "xyz" for step in _steps(own, axis)),
         flat=frozenset(
@@ -278,7 +276,7 @@ def _alike(body: str, index: str) -> str:
     return "|".join([index, *re.findall(rf"(\w+)\s*=\s*{index}\s*[,;]", body)])
 
 
-def _parameter(text: str, unnamed: str) -> Parameter:
+def parameter(text: str, unnamed: str) -> Parameter:
     """Return a parameter from its declaration, ``const float* __restrict__ x``."""
     text = re.sub(r"=.*", "", text)
     words = re.sub(r"__restrict(?:__)?\b|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)

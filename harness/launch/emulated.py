@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,8 @@ class Options:
     in the widths that the machine code has, for which the output of nvdisasm is kept in `cache`; otherwise
     they are counted as the PTX has them. `sms` is the number of multiprocessors, of which persistent kernels
     make their grid: on one, their blocks could not race. `strict` takes notices, such as stores of the same
-    value by several threads, for findings. `budget` is the instructions that a batch of blocks may execute.
+    value by several threads, for findings. `budget` is the instructions that a batch of blocks may execute,
+    and a launch is given up when the monotonic clock shows `until`.
     After a launch has been verified, `repeats` more follow, alternating between the other schedule and this
     one, since nothing else can differ from launch to launch here.
     """
@@ -50,6 +52,7 @@ class Options:
     sms: int = SMS
     strict: bool = False
     budget: int = BUDGET
+    until: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +123,7 @@ def launch(
         seed=options.seed,
         widths=_widths(built, options) if options.as_compiled else None,
         budget=options.budget,
+        until=options.until,
         variables=variables,
     )
     return run, arrays

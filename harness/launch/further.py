@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator import Emulation, Finding
-from harness.errors import EmulatorError, HarnessError
+from harness.errors import EmulatorError, HarnessError, OutOfTime
 from harness.launch.builds import Built
 from harness.launch.emulated import Memory, Options, launch
 from harness.problems.protocol import Problem, Reference, outputs, references
@@ -68,6 +68,8 @@ def further(
         try:
             other, arrays = launch(built, problem, inputs, quick, memory if kept else None)
             found, wrong = (*other.findings, *other.notices), judged(problem, inputs, reference, arrays)[1]
+        except OutOfTime:
+            raise
         except (HarnessError, MemoryError) as e:
             found = e.findings if isinstance(e, EmulatorError) else ()
             wrong = [str(e) or "host memory is exhausted"]
@@ -95,6 +97,8 @@ def delayed(
     try:
         other, arrays = launch(built, problem, inputs, quick)
         wrong = explained(judged(problem, inputs, reference, arrays)[1], other)
+    except OutOfTime:
+        raise
     except (HarnessError, MemoryError) as e:
         wrong = [str(e) or "host memory is exhausted"]
     return _joined(run, (), how, _DELAYED), [f"{how}: {text}" for text in wrong]

@@ -9,7 +9,8 @@ product, for as many as the text multiplies in an index.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import elements, extents, guesses, tensors
+from harness.kernels.cpp import calls, elements, extents, guesses, tensors
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.protocol import Argument, Axes, Tensor
+from harness.problems.protocol import Argument, Axes, Struct, Tensor
 
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
 # missing guard shows. With more than three dimensions an array has up to so many elements.
@@ -44,21 +45,21 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     Raises UsageError for a parameter of a type that cannot be guessed, such as a struct.
     """
     entry = _entry(kernel)
-    known, texts = entry.types(kernel.entry), elements.defined(kernel)
+    known, texts = entry.types(kernel.entry), calls.texts(kernel)
     entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
-    numbers = guesses.constants(kernel.source, entry, kernel.entry)
+    numbers = guesses.constants(texts, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     maps = tensors.of(kernel.source, entry, kernel.entry)
     types: dict[str, Any] = {
         p.name: (maps[p.name].element.lower(), 1)
         if p.name in maps
-        else _type(replace(p, type=known.get(p.type, p.type)), kernel, texts)
+        else _type(replace(p, type=_instance(p.type, known)), kernel, texts)
         for p in entry.parameters
     }
-    pointers = [p for p in entry.parameters if p.pointer or p.name in maps]
-    values = [p for p in entry.parameters if p not in pointers]
+    values, pointers = _divided(entry, maps, types)
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
+    fixed |= {p.name: 0 for p in values if extents.offset(entry.body, p.name)}
     fixed |= guesses.no_sizes(kernel.source, entry, kernel.entry)
     whole = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
@@ -67,7 +68,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
-    indexed = {p.name: extents.of(entry.body, p.name, numbers) for p in entry.parameters}
+    indexed = {p.name: extents.of(entry.body, p.name, numbers) for p in (*values, *pointers)}
     held = {name: tensor.bytes for name, tensor in maps.items()}
     held |= guesses.allocated(kernel.source, entry, kernel.entry)
     lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
@@ -80,7 +81,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         return {name: np.sort(x, axis=0) if indexed[name].begins else x for name, x in made.items()}
 
     def arguments(self: Any) -> tuple[Argument, ...]:
-        given = {n: _filled(kind, getattr(self, n)) for n, kind in structs.items()}
+        given: dict[str, Argument] = {n: _argument(n, kind, getattr(self, n)) for n, kind in structs.items()}
         given |= {n: self.scalar(n) for n in scalars if n not in given}
         given |= {n: _mapped(n, tensor) for n, tensor in maps.items()}
         return tuple(given.get(p.name, p.name) for p in entry.parameters)
@@ -113,7 +114,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(cls, {**counted(axes), **axes})
         return found
 
-    members = {
+    attributes = {
         "__doc__": "Guessed arguments.",
         "axes": {**counted({}), **scalars},
         "outputs": written or tuple(p.name for p in pointers[:1]) or ("nothing",),
@@ -127,7 +128,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "reference": lambda self, inputs: None,
         "arguments": arguments,
     }
-    return type("Guessed", (ArrayProblem,), members)
+    return type("Guessed", (ArrayProblem,), attributes)
 
 
 def _entry(kernel: Kernel) -> text.Entry:
@@ -146,6 +147,22 @@ def _entry(kernel: Kernel) -> text.Entry:
             hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
     return entry
+
+
+def _divided(
+    entry: text.Entry, maps: Collection[str], types: dict[str, Any]
+) -> tuple[list[text.Parameter], list[text.Parameter]]:
+    """Return the parameters that are values, and the pointers: parameters, and members of structs by value.
+
+    The types of the latter go to `types`.
+    """
+    values = [p for p in entry.parameters if not p.pointer and p.name not in maps]
+    pointers = [p for p in entry.parameters if p not in values]
+    for p in values:
+        for at in elements.pointers(types[p.name]):
+            types[name := f"{p.name}{at.path}"] = at.kind
+            pointers.append(text.Parameter(type="", name=name, pointer=True, const=at.const))
+    return values, pointers
 
 
 def _scalar(kind: str, value: float) -> Any:
@@ -171,12 +188,35 @@ def _filled(kind: np.dtype[Any], value: float) -> Any:
     initial = dict(kind.metadata or {}).get("given", {})
     for name in kind.names or ():
         part = kind[name].base
+        if part.metadata and not part.names:
+            continue  # a pointer
         if part.names:
             found[name] = _filled(part, value)
         else:
             real = 1 if whole else _scalar(part.name, value)
             found[name] = initial.get(name, real) if part.kind == "f" else _scalar(part.name, value)
     return found[()]
+
+
+def _argument(name: str, kind: np.dtype[Any], value: float) -> np.generic | Struct:
+    """Return a struct by value as an argument: with pointers the bytes between them, and their operands."""
+    filled: np.generic = _filled(kind, value)
+    if not (pointers := list(elements.pointers(kind))):
+        return filled
+    data, found, done = filled.tobytes(), dict[str, np.generic | str](), 0
+    for at in (*pointers, None):
+        end = at.offset if at else len(data)
+        if end > done:
+            found[f"from {done}"] = np.void(data[done:end])
+        if at:
+            found[at.path] = f"{name}{at.path}"
+            done = at.offset + 8
+    return Struct(found)
+
+
+def _instance(declared: str, known: Mapping[str, str]) -> str:
+    """Return a type with the arguments of a kernel's template in place of its parameters."""
+    return re.sub(r"\w+", lambda word: known.get(word[0], word[0]), declared)
 
 
 def _label(problem: Any) -> str:
@@ -203,7 +243,8 @@ def _mapped(name: str, tensor: tensors.Encoded) -> Tensor:
 def _type(parameter: text.Parameter, kernel: Kernel, texts: Sequence[str]) -> elements.Type:
     """Return the type of a parameter. Raises UsageError for one of which no value can be made."""
     found = elements.of(parameter.type, texts)
-    if found is None or (not parameter.pointer and "bfloat16" in elements.numbers(found)):
+    inside = found is not None and parameter.pointer and any(elements.pointers(found))
+    if found is None or inside or (not parameter.pointer and "bfloat16" in elements.numbers(found)):
         raise UsageError(
             f"{parameter.name} of {kernel.name} is a {parameter.type}, for which no value can be guessed",
             where=str(kernel.path),

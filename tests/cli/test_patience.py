@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from harness.cli import main, patience
+from harness.emulator.machine import Launch
 
 SEVERAL = """template <int N>
 __global__ void shifted(float* x, int n) {
@@ -28,6 +29,13 @@ void host(float* x, int n) {
 }
 """
 
+LONG = """__global__ void k(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n)
+    for (int k = 0; k < 5000; ++k) x[INDEX] += k;
+}
+"""
+
 
 def harness(*arguments: Any) -> Result:
     return CliRunner().invoke(main, [*map(str, arguments)])
@@ -42,7 +50,7 @@ def test_what_time_did_not_suffice_for_is_named(tmp_path: Path, monkeypatch: pyt
     kept = patience.Patience.until
     # Compiling takes no time, and running the first one all there is.
     monkeypatch.setattr(
-        patience.Patience, "until", lambda self, share: kept(self, share) + (999 if share < 1 else -999)
+        patience.Patience, "until", lambda self, share: kept(self, share) + (-999 if share == 1 else 999)
     )
     ran = harness("check", path, "--json", str(record))
     assert ran.exit_code == 3
@@ -52,6 +60,25 @@ def test_what_time_did_not_suffice_for_is_named(tmp_path: Path, monkeypatch: pyt
     document = json.loads(record.read_text())
     assert len(document["rows"]) == 1 and "several:doubled" in document["meta"]["ended"]
     assert harness("check", path, "--allow-refused").exit_code == 0
+
+
+@pytest.mark.parametrize(("index", "exit_code"), [("i", 3), ("i - 1", 1)])
+def test_a_kernel_that_goes_on_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: str, exit_code: int
+) -> None:
+    """It is named, and not said to be wrong; what was found before that is."""
+    path, record = tmp_path / "long.cu", tmp_path / "r.json"
+    path.write_text(LONG.replace("INDEX", index))
+    kept, timely, looks = patience.Patience.until, Launch.timely, iter([True])
+    monkeypatch.setattr(patience.Patience, "until", lambda self, share: kept(self, share) * (share < 1.25))
+    monkeypatch.setattr(Launch, "timely", lambda self: next(looks, False) or timely(self))  # the second one
+    ran = harness("check", path, "--json", str(record))
+    assert ran.exit_code == exit_code, ran.output
+    assert ("NOT ENDED after 50 s: long" in ran.output) == (exit_code == 3)
+    assert "had not ended when time was over" in ran.output
+    (row,) = json.loads(record.read_text())["rows"]
+    assert row["status"] == ("not ended" if exit_code == 3 else "FAILED")
+    assert ("out of bounds" in ran.output) == (exit_code == 1)
 
 
 def test_what_is_not_compiled_in_time_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ __global__ void transposed(float* out, const float* in, int rows, int cols)
     __syncthreads();
     if (x < cols && y < rows) out[x * rows + y] = tile[threadIdx.x][threadIdx.y];
 }
-struct Pair { int* a; int b; };
+struct Pair { int** a; int b; };
 __global__ void odd(Pair p, float* x) { *x = p.b; }
 __global__ void deep(float** x) { **x = 1; }
 __global__ void empty() {}

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.emulator import Buffer, Emulation, emulate
+from shared.emulator_kernels import launch
 from shared.straight_line import Step, ptx, run
 
 ROOM = 64
@@ -226,3 +227,28 @@ def test_a_copy_that_is_not_waited_for_in_words() -> None:
         "s[2] (4-byte elements): thread (1, 0, 0) copies into it, thread (0, 0, 0) reads it before the copy "
         "has landed, block (0, 0, 0)"
     )
+
+
+RESERVED = """extern "C" __global__ void k(const int* a, int* o) {
+  __shared__ int own[64];
+  unsigned at, value, t = threadIdx.x;
+  asm("mov.u32 %0, %%reserved_smem_offset_1;" : "=r"(at));
+  own[t] = a[t];
+  asm volatile("st.shared.u32 [%0], %1;" :: "r"(at + 4 * t), "r"(7 * t) : "memory");
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(at + 4 * (t ^ 32) + PAST) : "memory");
+  SYNC
+  o[t] = own[t ^ 32] + value;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("sync", "past", "found"),
+    [("__syncthreads();", 0, []), ("", 0, ["RAW hazard"]), ("__syncthreads();", 8192, ["out of bounds"])],
+)
+def test_what_the_system_reserves_is_apart_and_its_own_matter(sync: str, past: int, found: list[str]) -> None:
+    """Cooperative groups synchronise tiles of several warps there, by means that no kernel may use."""
+    a, o = np.arange(64, dtype=np.int32), np.zeros(64, np.int32)
+    run = launch(RESERVED.replace("SYNC", sync).replace("PAST", str(past)), "k", (1,), (64,), a, o)
+    assert [finding.kind for finding in run.findings] == found
+    if not found:
+        assert np.array_equal(o, 8 * (np.arange(64) ^ 32))

@@ -11,7 +11,7 @@ from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp import extents, launches
 
-NUMBERS = launches.constants("#define K 40\nconst int PAIR = 2;", (), {})
+NUMBERS = launches.constants(["#define K 40\nconst int PAIR = 2;"], (), {})
 THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
 
 
@@ -35,6 +35,41 @@ def test_numbers_that_belong_together(index: str, width: int) -> None:
 def test_elements_of_a_thread(use: str, width: int) -> None:
     """Take a constant times the number of a thread in the grid; of a block's number it is a tile."""
     assert extents.width(f"{THREAD} {use};", "x", NUMBERS) == width
+
+
+@pytest.mark.parametrize(
+    ("index", "width"),
+    [("(y * w + x) * BINS + k", 9), ("i * 9 + l", 9), ("BINS * i + k", 9), ("i * 8 + k", 1), ("i * n + m", 1),
+     ("i * BINS + j", 1), ("i * 99 + o", 1)],
+)  # fmt: skip
+def test_numbers_of_a_loop_belong_together(index: str, width: int) -> None:
+    loops = "for (; k < BINS; ++k) for (; l < 9;) for (; m < n;) for (; o < 99;) for (; j <= 9;)"
+    numbers = launches.constants(["int BINS = n;", "constexpr int BINS = 9;"], {"n"}, {})
+    own = 9 if "BINS" not in index and width == 9 else 1  # what the first text says of a name counts
+    assert extents.width(f"{loops} x[{index}] = 1;", "x", numbers) == own
+    numbers = launches.constants(["", "constexpr int BINS = 9;"], {"n"}, {})
+    assert extents.width(f"{loops} x[{index}] = 1;", "x", numbers) == width
+
+
+@pytest.mark.parametrize(
+    ("index", "factors"),
+    [("x[z * n * n + y * n + i]", 2), ("x[n * n * z]", 2), ("x[i * n]", 1), ("x[0]; if (i < n * n) f()", 1),
+     ("v(i, j)", 1), ("v.at(i, j, f(k, 1))", 2), ("v(i)", 0), ("v.set(i, j)", 0), ("f(v, i)", 0)],
+)  # fmt: skip
+def test_sizes_that_are_factors(index: str, factors: int) -> None:
+    """A struct with an index operator has a product inside."""
+    assert extents.factors(f"y = {index};", ["n", "v"]) == factors
+
+
+@pytest.mark.parametrize(
+    ("body", "offset"),
+    [("x[at] = x[i + at] + x[i - at];", True), ("x[at] = x[at - 1 - i];", False),
+     ("x[(y + at) * w] = 0;", True), ("x[i] = at;", False),
+     ("if (i < at) x[at] = 1;", False), ("x[i * at + at] = 1;", False), ("x[i] = x[at % n];", False),
+     ("f(x, at); x[at] = 1;", False), ("x[i] = 1;", False), ("x[matter + atom] = 1;", False)],
+)  # fmt: skip
+def test_what_is_only_added_in_indices_is_an_offset(body: str, offset: bool) -> None:
+    assert extents.offset(body, "at") == offset
 
 
 @pytest.mark.parametrize(
@@ -116,9 +151,37 @@ __global__ void lists(float* all, int n)
 """
 
 
+BINS = """
+__global__ void count(const float* value, float* bins, int w, int h)
+{
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x < w && y < h)
+        for (int k = 0; k < 5; ++k) bins[(y * w + x) * 5 + k] = value[y * w + x] * k;
+}
+"""
+CHOSEN = """
+__global__ void product(const unsigned long long* x, unsigned long long* high, int n, int at)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) high[i] = (unsigned __int128)x[i] * x[at] >> 64;
+}
+"""
+SQUARES = """
+__global__ void shift(const float* x, float* y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+    int k = blockIdx.z * blockDim.z + threadIdx.z;
+    if (i < n && j < n && k < n) y[k * n * n + j * n + i] = x[k * n * n + j * n + i];
+}
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "right", "wrong"),
     [
+        pytest.param(CHOSEN, "x[at]", "x[at + n]", id="chosen"),
+        pytest.param(BINS, "k < 5; ++k", "k <= 5; ++k", id="bins"),
+        pytest.param(SQUARES, "y[k * n * n", "y[(k + 1) * n * n", id="squares"),
         pytest.param(ROWS, "row >= n", "row > n", id="rows", marks=pytest.mark.slow),
         pytest.param(BORDER, "now[AT(i, j + 1)]", "now[AT(i, j + 2)]", id="border"),
         pytest.param(CUBE, "cells[flat(x, y, z,", "cells[flat(x, y, z + 1,", id="cube"),

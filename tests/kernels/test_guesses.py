@@ -111,7 +111,7 @@ def test_the_block_of_a_constant_or_a_launch(host: str, block: tuple[int, ...], 
 
 
 def test_names_with_several_values_have_none() -> None:
-    values = launches.constants("int a = 3; int b = 4; void f() { b = 5; }", {"c"}, {"T": "7"})
+    values = launches.constants(["int a = 3; int b = 4; void f() { b = 5; }"], {"c"}, {"T": "7"})
     assert [values.number(name) for name in ("a", "b", "c", "T", "a * T")] == [3, None, None, 7, 21]
 
 
@@ -452,7 +452,20 @@ def test_dynamic_shared_memory_is_as_much_as_host_code_asks_for(tmp_path: Path) 
     path = tmp_path / "k.cu"
     source = "__global__ void k(float* x) { extern __shared__ float s[]; s[0] = *x; *x = s[0]; }\n"
     asks = "void f() { cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES); }\n"
-    for text_, much in ((source, 48), (source + asks, 224)):
+    array, copy = "extern __shared__ float s[];", "s[0] = *x; *x = s[0];"
+    functions = "namespace n { __device__ void first(float* x) {1} }\n"
+    functions += "template <int N> __device__ void f(float* x) {2}\n"
+    called = functions + "__global__ void k(float* x) { f<1>(x); }\n"
+    within = called.replace("{1}", f"{{ {array} {copy} }}").replace("{2}", "{ if (N) { n::first(x); } }")
+    beside = array + called.replace("{1}", "{}").replace("{2}", f"{{ {copy} }}")
+    for text_, much in (
+        (source, 48),
+        (source + asks, 224),
+        (within, 48),
+        (beside, 48),
+        (within.replace("n::first(x)", "x[0] = 1"), 0),
+        (beside.replace("f<1>(x)", "x[0] = 1"), 0),
+    ):
         path.write_text(text_)
         (kernel,) = catalog.load_each(path)
         assert catalog.launchable(kernel).shared({}) == much * 1024

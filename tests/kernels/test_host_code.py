@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.cli import main
 from harness.errors import BuildError
-from harness.kernels import catalog
+from harness.kernels import catalog, text
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.cpp import host_code, includes, launches, nvrtc
 from harness.support.cache import Cache
@@ -138,14 +138,21 @@ def test_a_fault_in_device_code_is_told(tmp_path: Path, device: str, line: int, 
 def test_a_missing_header_of_a_kernel_is_an_error(tmp_path: Path) -> None:
     """It might define what the kernel depends on. Beside host code it is the host's, if all else compiles."""
     source = '#include "sizes.h"\n__global__ void k(int* x) { *x = SIZE; }\n'
-    for text in (source, source.replace("SIZE", "1"), source + HOST.replace("scale<<<", "k<<<")):
-        error = refused(tmp_path, text)
+    for whole in (source, source.replace("SIZE", "1"), source + HOST.replace("scale<<<", "k<<<")):
+        error = refused(tmp_path, whole)
         assert 'cannot open source file "sizes.h"' in error.log
         assert "headers are looked for beside the kernel" in error.hint
     assert (
         "<sizes.h>"
         in compiled(tmp_path, source.replace("SIZE", "1") + HOST.replace("scale<<<", "k<<<")).warnings
     )
+
+
+def test_a_missing_header_of_a_library_of_the_host_is_the_hosts(tmp_path: Path) -> None:
+    """That is so without host code beside it, too; what device code uses of it is told."""
+    source = "#include <nvml.h>\n#include <stdbool.h>\n__global__ void k(bool* x) { *x = VALUE; }\n"
+    assert "<nvml.h>, <stdbool.h>" in compiled(tmp_path, source.replace("VALUE", "true")).warnings
+    assert 'cannot open source file "nvml.h"' in refused(tmp_path, source.replace("VALUE", "nvmlInit()")).log
 
 
 def test_headers_of_ones_own_have_host_code_too(tmp_path: Path) -> None:
@@ -370,7 +377,7 @@ def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
     ],
 )  # fmt: skip
 def test_declarations_of_a_text(source: str, expected: list[tuple[str, bool]]) -> None:
-    plain = host_code.masked(source)
+    plain = text.blank(source)
     found = [(item.name, item.host) for item in host_code.items(plain, 0, len(plain))]
     assert [one for one in found if one[0]] == expected
 
@@ -381,7 +388,7 @@ PIECES = ["struct S ", "namespace ", "void f", "<<<", ">>>", "\n", *"(){}[];:,<>
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
 def test_any_text_is_taken_apart(source: str) -> None:
-    plain = host_code.masked(source)
+    plain = text.blank(source)
     assert len(plain) == len(source)
     end = 0
     for item in host_code.items(plain, 0, len(plain)):

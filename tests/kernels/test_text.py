@@ -133,3 +133,12 @@ def test_launch_bounds_may_stand_before_global(bounds: str, known: int | None) -
     (entry,) = text.entries(source)
     assert (entry.name, entry.template, entry.bounds) == ("k", ("int N",), known)
     assert text.entries("template <int N> void f(int n); __global__ void k() {}")[0].template == ()
+
+
+def test_directives_are_no_part_of_a_kernels_head() -> None:
+    """Of two names the last one is taken."""
+    source = (
+        "__global__ void\n#if defined(SMALL)\nfew\n#else\nmany\n#endif\n(float* x,\n#pragma once\nint n) {}"
+    )
+    (entry,) = text.entries(source)
+    assert entry.name == "many" and [p.name for p in entry.parameters] == ["x", "n"]

@@ -406,6 +406,30 @@ def _paths(d: np.ndarray) -> np.ndarray:
 
 
 add(
+    "tiles of two warps of cooperative groups",
+    headers=True,
+    source=f"""#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+{K}(const int* a, int* o) {{
+  auto tile = cg::tiled_partition<64>(cg::this_thread_block());
+  __shared__ int rows[128];
+  rows[threadIdx.x] = a[threadIdx.x];
+  tile.sync();
+  int turned = rows[threadIdx.x ^ 63];
+  o[threadIdx.x] = turned * 1000 + cg::reduce(tile, turned, cg::plus<int>());
+}}""",
+    grid=1,
+    block=128,
+    given=lambda rng: (ints(rng, 128), zeros(128)),
+    right=lambda a, o: (
+        a,
+        a.reshape(2, 64)[:, ::-1].reshape(-1) * 1000 + np.repeat(a.reshape(2, 64).sum(1), 64),
+    ),
+    fault=("tile.sync();", "__syncwarp();"),
+)
+
+add(
     "tiles of four and sixteen lanes of cooperative groups",
     headers=True,
     source=f"""#include <cooperative_groups.h>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,8 @@ if TYPE_CHECKING:
     default=40,
     show_default=True,
     metavar="N",
-    help="Begin no kernel without front matter later than that; those not run are named.",
+    help="Begin no kernel without front matter later than that, and give up one that goes on for a quarter "
+    "longer; those not run to their end are named.",
 )
 @options.allow_refused
 @options.markdown
@@ -148,7 +150,7 @@ def command(
         return
     if tools is not None:
         raise UsageError("--tool is compute-sanitizer's: add --device gpu")
-    cache = options.open_cache()
+    cache, ordered = options.open_cache(), patience.ordered(variants)
     how = emulation.Options(
         seed=seed,
         schedule=schedule,
@@ -156,10 +158,11 @@ def command(
         strict=strict,
         sms=sms or emulation.SMS,
         budget=budget or emulation.BUDGET,
+        until=patience.until(5 / 4),
     )
     with running.progress(running.steps(variants, points)) as step:
         built, skipped = builds.build_all(
-            patience.ordered(variants),
+            ordered,
             [options.one_arch(arch, None)],
             cache,
             step,
@@ -173,7 +176,7 @@ def command(
         built, points, late = patience.reached(rows, built, skipped, points)
         compiled: list[Measurement] = []
         if lines or wanted.html_file is not None:
-            again = replace(how, check=False, as_compiled=True)
+            again = replace(how, check=False, as_compiled=True, until=math.inf)
             counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}
             compiled, fault = running.collect(_emulated(built, counted, again, step, None if axis else {}))
     records = [encode.emulated_record(row) for row in rows]

@@ -91,7 +91,7 @@ class Loops:
     def took(self, runner: Runner, pc: int, where: Lanes) -> bool:
         """Note that the lanes `where` take the branch back `pc`; return whether others shall run first.
 
-        Raises EmulatorError for a loop that does not end, or not within the budget.
+        Raises EmulatorError for a loop that does not end, or not within the budget, or the time.
         """
         if self.spinning:
             key = (runner.group.row, pc)
@@ -100,6 +100,7 @@ class Loops:
                 return self.spinning[key] % _YIELD == 0
         if self._batch.steps_left > self._wake:
             return False
+        self._batch.launch.timely()
         used = self._batch.launch.budget - self._batch.steps_left
         edge = Edge(self._batch.launch.entry.instructions[pc].targets[0], pc, runner.group.row)
         if not self._following:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.emulator.numbers.values import Array, Integer, integer_of, signed
+from harness.emulator.ptx.declarations import RESERVED_BYTES
 from harness.emulator.watch.patterns import WARP
 
 if TYPE_CHECKING:
@@ -105,8 +106,8 @@ def values(batch: Batch, row: int, threads: int) -> dict[str, Integer]:
         special[f"%ntid.{axis}"], special[f"%nctaid.{axis}"] = limit, count
     special["%nwarpid"] = -(-block.x * block.y * block.z // WARP)
     special["WARP_SZ"] = WARP
-    reserved = ("offset_begin", "offset_end", "offset_cap", "offset_0", "offset_1")
-    special |= {f"%reserved_smem_{name}": 0 for name in reserved}
+    special |= {f"%reserved_smem_offset_{name}": 0 for name in ("begin", "0", "1")}
+    special |= {f"%reserved_smem_offset_{name}": RESERVED_BYTES for name in ("end", "cap")}
     special["%nsmid"] = SMS
     special |= _cluster(batch, special)
     special["%aggr_smem_size"] = batch.launch.shared_size

@@ -36,6 +36,7 @@ def run_grid(launch: Launch) -> None:
                 running.append(Cluster(launch, blocks))
             if not running:
                 break
+            launch.timely()
             before = launch.progress
             for cluster in launch.schedule.turns(running):
                 cluster.advance()

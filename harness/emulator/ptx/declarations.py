@@ -29,6 +29,7 @@ _DECLARED = re.compile(
     rf"\s*(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\]\s*)*)(?:=(?P<values>.*))?$", re.DOTALL
 )
 OPAQUE = ("texref", "surfref", "samplerref")  # types of references, which a launch binds to objects
+RESERVED, RESERVED_BYTES = "%reserved", 1024  # shared memory of the system's, from sm_80 on
 LARGEST = 1 << 32  # bytes of a variable or a parameter; more is an error in the text
 
 

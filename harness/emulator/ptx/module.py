@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from harness.emulator.ptx.calls import linked
-from harness.emulator.ptx.declarations import BYTES, Variable, aligned, declare
+from harness.emulator.ptx.declarations import BYTES, RESERVED, RESERVED_BYTES, Variable, aligned, declare
 from harness.emulator.ptx.headers import Header, header
 from harness.emulator.ptx.program import Entry, Function, Instruction
 from harness.emulator.ptx.statements import LABEL, statements
@@ -87,6 +87,8 @@ def parse(text: str) -> dict[str, Entry]:
     """Return the entries of a PTX module by name. Raises EmulatorError where the text is not PTX."""
     found = list(statements(text))
     reader = _Reader(_files(found), any(_LOC.match(statement) for _, statement in found))
+    if "%reserved_smem_offset" in text:  # it lies below what is declared, as on a GPU
+        reader.outside(0, f".shared .align 16 .b8 {RESERVED}[{RESERVED_BYTES}]")
     for line, statement in found:
         reader.opens(statement)
         if reader.body is None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from harness.emulator.ptx.declarations import RESERVED
+
 
 class _Line(NamedTuple):
     line: int
@@ -123,5 +125,10 @@ class Findings:
         self._found[whole] = replace(old, seen=old.seen + times) if old else replace(make(), seen=times)
 
     def all(self) -> tuple[Finding, ...]:
-        """Return the findings, ordered by source lines and kind."""
-        return tuple(sorted(self._found.values(), key=lambda found: (found.sources, found.kind)))
+        """Return the findings, ordered by source lines and kind.
+
+        What cooperative groups do in the memory that the system reserves for them is left out: all of it is
+        CUDA's own code, and a tile of several warps reduces with lanes that only their shuffles order.
+        """
+        own = (f for f in self._found.values() if f.variable != RESERVED or f.kind == "out of bounds")
+        return tuple(sorted(own, key=lambda found: (found.sources, found.kind)))

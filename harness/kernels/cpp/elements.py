@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.kernels import text
-from harness.kernels.cpp import conditions, includes
+from harness.kernels.cpp import launches
 from harness.kernels.cpp import members as structs
 from harness.kernels.dtypes import BF16
-
-if TYPE_CHECKING:
-    from harness.kernels.spec import Kernel
 
 _SCALARS = {  # C types, without signs and the word int where those are put aside
     "float": "float32", "double": "float64", "half": "float16", "__half": "float16", "bool": "bool",
@@ -34,32 +32,43 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     **{f"curandStatePhilox4_32_10{t}": "uint32x16" for t in ("", "_t")},
 }  # fmt: skip
 _ALIAS = (
-    r"\btypedef\s+([\w\s:]+?)\s+{0}\s*;|\busing\s+{0}\s*=\s*([\w\s:]+?)\s*;"
+    r"\btypedef\s+([\w\s:]+?(?:<[\w\s:,<>]*>)?)\s*\b{0}\s*;|\busing\s+{0}\s*=\s*([\w\s:]+?(?:<[\w\s:,<>]*>)?)\s*;"
     r"|#[ \t]*define[ \t]+{0}[ \t]+(\w[\w ]*)"
 )
 _ENUM = (
     r"\benum\s+(?:class\s+|struct\s+)?{0}\s*(?::\s*([\w:]+(?:\s+\w+)*)\s*)?\{{"
     r"|\btypedef\s+enum\b[^{{}}]*\{{[^{{}}]*()\}}\s*{0}\s*;"
 )
-_MEMBER = re.compile(r"((?:[\w:]+\s+)+)([\w\s,\[\]]+)")
+_BASE = re.compile(r"[^*\[]*?(?=\s*\*|\s+\w+\s*(?:\[.*)?\Z)")
+_NAMED = re.compile(r"(?:\w+::)*(\w+)\s*(?:<(.*)>)?\Z", re.DOTALL)
 Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
 _DEEPEST = 8  # names for names, and structs in structs
 _KEPT = 512  # answers: names for names lead to the same ones again and again
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pointer:
+    """A pointer in a struct: the path to it, ``.rows.data``, its place in bytes, and what lies behind it."""
+
+    path: str
+    offset: int
+    kind: Type
+    const: bool
+
+
 def numbers(kind: Type) -> set[str]:
     """Return the NumPy types of the numbers in a type."""
     if not isinstance(kind, np.dtype):
         return {kind[0]}
-    parts = [kind[name].base for name in kind.names or ()]
+    parts = [base for name in kind.names or () if not (base := kind[name].base).metadata or base.names]
     return set().union(*(numbers(part if part.names else (part.name, 1)) for part in parts))
 
 
 def of(declared: str, texts: Sequence[str]) -> Type | None:
     """Return the type of a parameter, of a pointer that of what lies behind it.
 
-    None is returned for a type that is not known, as are structs with pointers.
+    None is returned for a type that is not known.
     """
     whole = tuple(texts)
     found = _found(declared, whole) or _struct(declared, whole)
@@ -71,13 +80,6 @@ def of(declared: str, texts: Sequence[str]) -> Type | None:
 def is_enum(declared: str, texts: Sequence[str]) -> bool:
     """Return True where a type is an enumeration, whose first value is 0 and no size."""
     return bool(_given(_ENUM, declared, tuple(texts)))
-
-
-def defined(kernel: Kernel) -> tuple[str, ...]:
-    """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    own = includes.of(kernel).own.values()
-    whole = (kernel.source, *(h.decode(errors="replace") for h in own))
-    return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -121,50 +123,116 @@ def size(kind: Type) -> int:
     return kind.itemsize if isinstance(kind, np.dtype) else _width(kind[0]) * kind[1]
 
 
+def pointers(kind: Type) -> Iterator[Pointer]:
+    """Yield the pointers in a struct, by their place."""
+    if not isinstance(kind, np.dtype):
+        return
+    for name in kind.names or ():
+        part, at = kind.fields[name][:2] if kind.fields else (kind, 0)
+        base, count = part.base, math.prod(part.shape)
+        for n in range(count):
+            path, offset = f".{name}{n if count > 1 else ''}", at + n * base.itemsize
+            if meant := dict(base.metadata or {}).get("pointer"):
+                yield Pointer(path=path, offset=offset, kind=meant[0], const=meant[1])
+            for inner in pointers(base):
+                yield replace(inner, path=path + inner.path, offset=offset + inner.offset)
+
+
 @functools.lru_cache(maxsize=_KEPT)
 def _struct(name: str, texts: tuple[str, ...], depth: int = 0) -> np.dtype[Any] | None:
-    """Return a struct as C++ lays it out; None for members other than numbers, arrays of them and structs."""
-    name = name.removeprefix("struct ").rpartition("::")[2]
-    if not re.fullmatch(r"\w+", name) or depth >= _DEEPEST:
+    """Return a struct as C++ lays it out; None for members other than numbers, pointers to them, arrays of
+    these and structs.
+    """
+    named = _NAMED.fullmatch(name.removeprefix("struct "))
+    if not named or depth >= _DEEPEST:
         return None
-    members = structs.of(name, texts)
+    members = structs.of(named[1], texts)
     if members is None:
-        meant = (next(filter(None, f)) for f in _given(_ALIAS, name, texts))
+        meant = (next(filter(None, f)) for f in _given(_ALIAS, named[1], texts))
         return next((s for m in meant if (s := _struct(m, texts, depth + 1))), None)
+    instance = members.instance(text.split(named[2] or ""))
+    return None if instance is None else _laid_out(instance, texts, depth)
+
+
+def _laid_out(members: structs.Members, texts: tuple[str, ...], depth: int) -> np.dtype[Any] | None:
+    """Return the layout of a struct: its bases, then its members, each at a multiple of its alignment."""
     asked = re.search(r"\(\s*(\d+)\s*\)", members.head)
     at, most = 0, max(1, int(asked[1])) if asked else 1  # alignas(0) asks for nothing
+    names: list[str] = []
     kinds: list[Any] = []
     offsets: list[int] = []
-    given: dict[str, float] = {}
-    for member in members.declared:
-        parts = _MEMBER.fullmatch(member)
-        kind = parts and (_found(parts[1], texts, depth) or _struct(parts[1].strip(), texts, depth + 1))
-        if not parts or not kind or (isinstance(kind, tuple) and kind[0] == "bfloat16"):
+    bases = [(name, name, True) for name in members.bases]
+    for name, declared, base in (*bases, *((*member, False) for member in _members(members))):
+        lengths = [_length(n, texts) for n in re.findall(r"\[([^\]]*)\]", declared)]
+        kind = _member(re.sub(r"\[.*", "", declared), texts, depth)
+        if kind is None or not all(lengths) or (base and not _whole(kind[0])):
             return None
-        for declared in text.split(parts[2]):
-            lengths = [_length(n, texts) for n in re.findall(r"\[([^\]]*)\]", declared)]
-            if not all(lengths):
-                return None
-            one, lanes = (np.dtype(kind[0]), kind[1]) if isinstance(kind, tuple) else (kind, 1)
-            align = dict(one.metadata or {}).get("align") or one.itemsize * (lanes if lanes in (2, 4) else 1)
-            at, most = -(-at // min(align, 16)) * min(align, 16), max(most, min(align, 16))
-            if (initial := members.given.get(re.findall(r"\w+", declared)[0])) is not None:
-                given[f"m{len(kinds)}"] = initial
-            kinds.append((one, (*lengths, lanes)))
-            offsets.append(at)
-            at += one.itemsize * lanes * math.prod(lengths)
-    names = [f"m{n}" for n in range(len(kinds))]
+        one, lanes = kind
+        align = dict(one.metadata or {}).get("align") or one.itemsize * (lanes if lanes in (2, 4) else 1)
+        align = min(align, members.pack)
+        at, most = -(-at // align) * align, max(most, align)
+        if one.names == () and base:  # one without members takes no room
+            continue
+        names.append(name)
+        kinds.append((one, (*lengths, lanes)))
+        offsets.append(at)
+        at += one.itemsize * lanes * math.prod(lengths)
+    if len(set(names)) < len(names):
+        return None
     size = -(-max(at, 1) // most) * most
     laid_out: Any = {"names": names, "formats": kinds, "offsets": offsets, "itemsize": size}
-    found: np.dtype[Any] = np.dtype(laid_out, metadata={"align": most, "given": given})
+    found: np.dtype[Any] = np.dtype(
+        laid_out,
+        metadata={
+            "align": most,
+            "end": at,
+            "given": {n: members.given[n] for n in names if n in members.given},
+        },
+    )
     return found
 
 
+def _members(members: structs.Members) -> Iterator[tuple[str, str]]:
+    """Yield the name of each member, and its declaration of its own: of ``float *x, *y`` two."""
+    for member in members.declared:
+        first, *others = text.split(member)
+        base = _BASE.match(first)
+        kind = base[0] if base else first
+        for declared in (first, *(f"{kind} {other}" for other in others)):
+            words = re.findall(r"\w+", declared.partition("[")[0])
+            yield words[-1], declared
+
+
+def _whole(base: np.dtype[Any]) -> bool:
+    """Return True where nothing of a derived struct can lie in the padding of a base."""
+    return not base.names or dict(base.metadata or {})["end"] == base.itemsize
+
+
+def _member(declared: str, texts: tuple[str, ...], depth: int) -> tuple[np.dtype[Any], int] | None:
+    """Return the type of a member, or of a base, and how many of it there are; None if it is not known."""
+    parameter = text.parameter(declared, "")
+    kind: Type | None = _found(parameter.type, texts, depth) or _struct(parameter.type, texts, depth + 1)
+    if kind is None or "&" in declared or ":" in declared.replace("::", ""):
+        return None
+    if parameter.pointer:
+        inside = any(True for _ in pointers(kind))
+        points: Any = {"pointer": (kind, parameter.const)}
+        return None if inside else (np.dtype(np.uint64, metadata=points), 1)
+    if isinstance(kind, np.dtype):
+        return kind, 1
+    return None if kind[0] == "bfloat16" else (np.dtype(kind[0]), kind[1])
+
+
 def _length(written: str, texts: tuple[str, ...]) -> int:
-    """Return the length of an array, a number or a macro that is one; 0 if it is not known."""
-    meant = [next(filter(None, found)) for found in _given(_ALIAS, written.strip(), texts)]
-    number = next(iter(meant), written).strip()
-    return int(number) if number.isdecimal() and len(number) < 9 else 0
+    """Return the length of an array, of numbers and names that the texts give one; 0 if it is not known."""
+    plain = written.strip().isdecimal() and len(written) < 9
+    number = (int(written) if plain else _values(texts).number(written)) or 0
+    return number if 0 < number < 10**8 else 0
+
+
+@functools.lru_cache(maxsize=8)
+def _values(texts: tuple[str, ...]) -> launches.Values:
+    return launches.constants(texts, (), {})
 
 
 def contents(rng: np.random.Generator, kind: Type, count: int, least: int) -> NDArray[Any]:

@@ -36,9 +36,9 @@ def of(body: str, name: str, values: Values) -> Indexed:
 def width(body: str, pointer: str, values: Values) -> int:
     """Return how many elements of a pointer belong together.
 
-    That is 3 for ``x[n * 3 + 2]``, where none goes further, and K, as `values` have it, for ``x[i * K]``,
-    where i is the number of a thread in the grid. Pairs are not told from the halves of a block,
-    ``x[2 * i + 1]``.
+    That is 3 for ``x[n * 3 + 2]``, where none goes further, and for ``x[n * 3 + k]``, where k stays below 3.
+    It is K, as `values` have it, for ``x[i * K]``, where i is the number of a thread in the grid. Pairs are
+    not told from the halves of a block, ``x[2 * i + 1]``.
     """
     given = _once_given(body)
     indices = [
@@ -48,6 +48,7 @@ def width(body: str, pointer: str, values: Values) -> int:
     last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
     found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
     together = [n for n, rest in found if 2 < n == rest + 1 <= _WIDEST]
+    together += (n for n in _looped(indices, body, values) if n <= _WIDEST)
     together += [
         2
         for name in _flat_pairs(body, given)
@@ -65,6 +66,16 @@ def width(body: str, pointer: str, values: Values) -> int:
         known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
         together += [n for literal, n in known if 1 + literal < n <= _MOST]
     return max(together, default=1)
+
+
+def _looped(indices: Sequence[str], body: str, values: Values) -> Iterator[int]:
+    """Yield the numbers N of indices ``... * N + k``, or ``N * i + k``, where k stays below N."""
+    rest = r"\s*\)?\s*\+\s*([A-Za-z_]\w*)\s*\Z"
+    for index in indices:
+        for factor in (r"\*\s*(\w+)", r"\b(\w+)\s*\*\s*(?:\w+|\([^()]*\))"):
+            at = re.search(factor + rest, index)
+            if at and re.search(rf"\b{at[2]}\s*<\s*{at[1]}\b", body):
+                yield values.number(at[1]) or 1
 
 
 def _flat_pairs(body: str, given: Mapping[str, str]) -> Iterator[str]:
@@ -90,14 +101,34 @@ def _once_given(body: str) -> dict[str, str]:
 def factors(body: str, names: Sequence[str]) -> int:
     """Return how many of `names` are factors in one index, or in one offset of a pointer, of a body.
 
-    Two are in ``x[(c * H + y) * W + i]``, and one in ``x[j * (N + 2) + i]``.
+    Two are in ``x[(c * H + y) * W + i]`` and in ``x[(c * N * N + i]``, and one in ``x[j * (N + 2) + i]`` and,
+    where x is a struct that has an index operator, in ``x(i, j)``.
     """
-    most = 0
+    most = max((n - 1 for name in names for n in _called_with(body, name) if n <= 3), default=0)
     words = [rf"(?:\b{re.escape(n)}\b|\(\s*{re.escape(n)}\s*[-+]\s*\d\s*\))" for n in names]
     times = [re.compile(rf"{word}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{word}") for word in words]
+    twice = [re.compile(rf"\*\s*{word}\s*\*\s*{word}|{word}\s*\*\s*{word}\s*\*") for word in words]
     for part in re.split(r"[][;,=<>?{}]", body):
-        most = max(most, sum(bool(one.search(part)) for one in times))
+        most = max(most, sum(bool(one.search(part)) for one in (*times, *twice)))
     return most
+
+
+def _called_with(body: str, name: str) -> Iterator[int]:
+    """Yield the numbers of arguments of the calls of a struct's index operator, or of its ``at()``."""
+    for at in re.finditer(rf"\b{re.escape(name)}\s*(?:\.\s*[aA]t\s*)?\(", body):
+        closed = text.closing(body, at.end() - 1)
+        yield len(text.split(body[at.end() : closed]))
+
+
+def offset(body: str, name: str) -> bool:
+    """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else.
+
+    That from which others are taken is a size: ``x[n - 1 - i]``.
+    """
+    word = rf"\b{re.escape(name)}\b"
+    added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])")
+    rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), body)
+    return bool(re.search(word, body)) and not re.search(word, rest)
 
 
 def border(body: str, size: str) -> int:

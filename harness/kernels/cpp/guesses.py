@@ -158,10 +158,10 @@ def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[st
     return called | {p.name: threads for p, threads in given if not p.pointer and threads > 1}
 
 
-def constants(source: str, entry: text.Entry, name: str) -> launches.Values:
-    """Return the numbers that a text gives names to, of those that the kernel `name` may use."""
+def constants(texts: Sequence[str], entry: text.Entry, name: str) -> launches.Values:
+    """Return the numbers that texts give names to, of those that the kernel `name` may use."""
     own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
-    return launches.constants(source, own, entry.types(name))
+    return launches.constants(texts, own, entry.types(name))
 
 
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
@@ -196,7 +196,7 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     constants that the kernel uses.
     """
     given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
-    values = constants(source, entry, name)
+    values = constants([source], entry, name)
     known = [given[n] for n in given if _THREADS.fullmatch(n) and given[n].isdecimal()]
     known += [str(n) for word in used if _THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
@@ -212,7 +212,7 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
 
 def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the elements that a block covers by axis, for the axes where the text says a number."""
-    values = constants(source, entry, name)
+    values = constants([source], entry, name)
     found = {}
     for axis in "xyz":
         numbers = {values.number(step) for along, step, _ in entry.steps if along == axis}

@@ -28,8 +28,10 @@ _ERROR = re.compile(r"^(.+)\((\d+)\): ((?:catastrophic )?error)\b([^\n]*)", re.M
 _NO_FILE = re.compile(r'(?:cannot|could not) open source file "([^"]+)"')
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, which no device code has; others may be a kernel's own
 _FRAMEWORK = re.compile(
-    r"(?:torch|ATen|c10|caffe2|pybind11|tensorflow|opencv2|boost)/.*"
+    r"(?:torch|ATen|c10|caffe2|pybind11|tensorflow|opencv2|boost|glog|gtest|gflags|GL|GLFW|SFML|SDL2?|nvtx3)/.*"
     r"|sys/\w+\.h|(?:Python|mpi|omp|unistd|getopt|pthread|memory)\.h"
+    r"|(?:complex|ctype|errno|fenv|inttypes|locale|signal|stdarg|stdbool|time)\.h"
+    r"|(?:nvml|nvToolsExt|nccl|curand|cu(?:blas|dnn|fft|sparse|solver|til)\w*)\.h"
 )
 _HOSTED = re.compile(r"<<\s*<|\bmain\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY")
 _UNDEFINED = re.compile(
@@ -175,7 +177,7 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
         for name, content in texts.items():
             for found in _INCLUDE.finditer(content):
                 if wanted(found[1]):
-                    spans[name][found.span()] = f"<{found[1]}>", why
+                    spans[name].setdefault(found.span(), (f"<{found[1]}>", why))
 
     known: dict[str, tuple[list[int], list[Item]]] = {}
     device = {name for content in texts.values() for name in _MAKES_DEVICE.findall(content)}
@@ -193,7 +195,7 @@ def _without(texts: dict[str, str], log: str, folders: Sequence[str]) -> dict[st
                 leave(lambda name: _of_host_alone(name) and not brought.is_there(name, folders, texts))
             continue
         if file not in known:
-            plain = masked(texts[file])
+            plain = text.blank(texts[file])
             lengths = (len(line) for line in plain.splitlines(keepends=True))
             known[file] = [0, *itertools.accumulate(lengths)], list(items(plain, 0, len(plain)))
         starts, declared = known[file]
@@ -264,14 +266,8 @@ def _leads(file: str, name: str) -> bool:
     return file.endswith(f"/{name}") or bool(folder and f"/{folder}/" in file) or bool(same or driver)
 
 
-def masked(source: str) -> str:
-    """Return a text of the same length with spaces for comments, strings, characters and directives."""
-    blank = text.blank(source)
-    return _DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), blank)
-
-
 def items(plain: str, begin: int, end: int, depth: int = 0) -> Iterator[Item]:
-    """Yield the declarations and definitions of a `masked` text, those of namespaces one by one.
+    """Yield the declarations and definitions of a text that is `text.blank`, those of namespaces one by one.
 
     A text whose brackets do not match, as where each branch of an ``#if`` opens one, ends early.
     """

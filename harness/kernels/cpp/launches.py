@@ -46,7 +46,7 @@ _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
 _ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
 _DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
 _LARGEST_CLUSTER = 16
-_KEPT = 8  # texts: what is read of one is asked for by each of its kernels
+_KEPT, _TEXTS = 8, 64  # texts: what is read of one, or of its headers, is asked for by each of its kernels
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
 _TYPE = re.compile(
@@ -189,16 +189,23 @@ def instances(source: str, template: str) -> list[str]:
     return list(dict.fromkeys(f"{template}<{arguments}" for arguments in given))
 
 
-def constants(source: str, own: Collection[str], arguments: Mapping[str, str]) -> Values:
-    """Return the numbers that a text gives names to, all of it, for a kernel's template `arguments`.
+def constants(texts: Sequence[str], own: Collection[str], arguments: Mapping[str, str]) -> Values:
+    """Return the numbers that texts give names to, all of each, for a kernel's template `arguments`.
 
-    A name that is given several of them has none, and neither has one of the kernel's `own`.
+    A text has the last word on the names that it has. One that is given several numbers there has none, and
+    neither has one of the kernel's `own`.
     """
+    known = {name: value for source in reversed(texts) for name, value in _named(source).items()}
+    return Values({name: value for name, value in known.items() if name not in own} | dict(arguments))
+
+
+@functools.lru_cache(maxsize=_TEXTS)
+def _named(source: str) -> dict[str, str]:
+    """Return what a text gives names to, once each."""
     given: dict[str, set[str]] = {}
     for _, name, value in _given(text.blank(source)):
         given.setdefault(name, set()).add(value)
-    known = _defined(source) | {name: value.pop() for name, value in given.items() if len(value) == 1}
-    return Values({name: value for name, value in known.items() if name not in own} | dict(arguments))
+    return _defined(source) | {name: value.pop() for name, value in given.items() if len(value) == 1}
 
 
 def _defined(source: str) -> dict[str, str]:

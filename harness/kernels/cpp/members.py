@@ -1,30 +1,56 @@
-"""Read the members of structs in a text: their numbers, without functions, constants and initial values."""
+"""Read the members of structs in a text: numbers and pointers, without functions and constants."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.kernels import text
 
-_HEAD = r"\b(?:struct|class)\b([^;{{}}()=<>]*(?:\(\s*\d+\s*\))?\s*\b{0})\s*\{{"
+_HEAD = (  # the text before its name, and the structs that it is derived from
+    r"\b(?:struct|class)\b((?:[^;{{}}()=<>:]|::)*(?:\(\s*\d+\s*\))?\s*\b{0})\s*(?:final\s*)?"
+    r"(?::(?!:)\s*([^;{{}}()]+))?\{{"
+)
 _TYPEDEF = (  # the text before its members, these, and the name behind
     r"\btypedef\s+struct\b([^;{{}}()]*(?:\(\s*\d+\s*\))?[^;{{}}()]*)\{{([^{{}}()]*)\}}\s*{0}\s*;"
 )
+_TEMPLATE = re.compile(r"\btemplate\s*<([^;{}()]*)>\s*\Z")
+_PACK = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+pack\s*\((?:\s*push\s*,)?\s*(\d*)", re.MULTILINE)
+_ACCESS = re.compile(r"\s*(?:public|private|protected)\b")
 _NO_MEMBER = re.compile(r"(?:static|using|typedef|friend|template|enum)\b")
 _LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
 _TYPE = re.compile(r"\s*(?:struct|class|union|enum)\b")
+_WIDEST = 16  # bytes of an alignment that no struct asks for
 _INITIAL = re.compile(r"=\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)[fF]?\s*\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """A struct in a text: what stands before its brace, its members, and the numbers that some begin with."""
+    """A struct in a text: what stands before its brace, its members, and the numbers that some begin with.
+
+    `bases` are the structs that it is derived from, and `template` has the parameters of a template with
+    their defaults, or "". No member is aligned to more than `pack` bytes.
+    """
 
     head: str
     declared: tuple[str, ...]
     given: dict[str, float]
+    bases: tuple[str, ...] = ()
+    template: tuple[tuple[str, str], ...] = ()
+    pack: int = _WIDEST
+
+    def instance(self, arguments: Sequence[str]) -> Members | None:
+        """Return the struct with template arguments in place of the parameters; None where one is missing."""
+        given = [*arguments, *(default for _, default in self.template[len(arguments) :])]
+        if len(given) != len(self.template) or not all(given):
+            return None
+        meant = dict(zip((name for name, _ in self.template), given, strict=True))
+        declared, bases = (
+            tuple(re.sub(r"\w+", lambda word: meant.get(word[0], word[0]), part) for part in parts)
+            for parts in (self.declared, self.bases)
+        )
+        return replace(self, declared=declared, bases=bases, template=())
 
 
 def of(name: str, texts: Sequence[str]) -> Members | None:
@@ -36,10 +62,30 @@ def of(name: str, texts: Sequence[str]) -> Members | None:
     for whole in texts:
         if at := re.search(_HEAD.format(name), whole):
             closed = text.closing(whole, at.end() - 1)
-            return _read(at[1], whole[at.end() : closed]) if closed > 0 else None
+            found = _read(at[1], whole[at.end() : closed]) if closed > 0 else None
+            template = _TEMPLATE.search(whole[: at.start()])
+            return found and replace(
+                found,
+                bases=tuple(_ACCESS.sub("", base).strip() for base in text.split(at[2] or "")),
+                template=tuple(map(_parameter, text.split(template[1]))) if template else (),
+                pack=_pack(whole[: at.start()]),
+            )
         if old := re.search(_TYPEDEF.format(name), whole):
-            return _read(old[1], old[2])
+            found = _read(old[1], old[2])
+            return found and replace(found, pack=_pack(whole[: old.start()]))
     return None
+
+
+def _parameter(written: str) -> tuple[str, str]:
+    """Return the name of a template parameter and its default, ``int N = 4``, or ""."""
+    name, _, default = written.partition("=")
+    return re.findall(r"\w+", name)[-1], default.strip()
+
+
+def _pack(before: str) -> int:
+    """Return what the last ``#pragma pack`` of a text says."""
+    said = _PACK.findall(before)
+    return int(said[-1] or _WIDEST) if said else _WIDEST
 
 
 def _read(head: str, body: str) -> Members | None:

@@ -73,14 +73,17 @@ def refusal(option: str) -> str:
     return _REASONS.get(name, "")
 
 
-def options(chosen: Sequence[str], library: Sequence[str] = ()) -> tuple[str, ...]:
+def options(chosen: Sequence[str], library: Sequence[str] = (), *, wide: bool = False) -> tuple[str, ...]:
     """Return every option but the architecture and the folders: ours, then the `chosen` ones.
 
     One of ours that is chosen otherwise is left out. `library` has the names of the headers of libraries that
-    are included: CUTLASS leaves functions without ``__device__`` and needs ``-default-device``.
+    are included: CUTLASS leaves functions without ``__device__`` and needs ``-default-device``. `wide` is
+    True for a text with ``__int128``, which NVRTC knows where it is asked to.
     """
     given = {option.split("=")[0].lstrip("-") for option in chosen}
     own = [o for o in OPTIONS if o.split("=")[0] not in _SINGLE or o.split("=")[0].lstrip("-") not in given]
+    if wide:
+        own.append("--device-int128")
     if library:
         own.append("-diag-suppress=47")  # macros of the host that a library defines in other words than ours
     if any(name.startswith(("cute/", "cutlass/")) for name in library) and "default-device" not in given:

@@ -75,7 +75,7 @@ def _encoded(source: str) -> list[Encoded]:
             parameters for name, parameters in _FUNCTION.findall(plain[: at.start()]) if name not in _WORDS
         ]
         own = {words[-1] for p in text.split("".join(headers[-1:])) if (words := re.findall(r"\w+", p))}
-        values = launches.constants(source, own, {})  # but for what the function around it is given
+        values = launches.constants([source], own, {})  # but for what the function around it is given
         given = text.split(plain[at.start(1) + 1 : text.closing(plain, at.start(1))])
         if len(given) != _ARGUMENTS or at[3] not in _ELEMENTS:
             continue

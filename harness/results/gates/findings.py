@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from harness.bench.row import EXPECTED, FAILURES, REFUSED, Measurement
+from harness.bench.row import EXPECTED, FAILURES, UNCHECKED, Measurement
 from harness.emulator import Source
 from harness.errors import BuildError, HarnessError
 from harness.launch.builds import Skipped
@@ -27,6 +27,7 @@ _HELP = {
     "error": "The kernel could not be run.",
     "build error": "The compiler refused the kernel.",
     "needs a GPU": "The emulator cannot run the kernel: it was not checked.",
+    "not ended": "The emulator had no time for all of the kernel.",
 }
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # not allowed in XML 1.0
 
@@ -99,9 +100,9 @@ def of_row(row: Measurement) -> Iterator[Reported]:
             excused=row.status == EXPECTED,
         )
     failed = row.status in FAILURES and not any(not f.benign for f in findings)
-    if failed or row.status == REFUSED or (row.before is not None and not row.before.ok):
-        kind = "needs a GPU" if row.status == REFUSED else "error" if row.error else "wrong result"
-        level = "note" if row.status in (REFUSED, EXPECTED) else "error"
+    if failed or row.status in UNCHECKED or (row.before is not None and not row.before.ok):
+        kind = row.status if row.status in UNCHECKED else "error" if row.error else "wrong result"
+        level = "note" if row.status in (*UNCHECKED, EXPECTED) else "error"
         said = f"{row.error or row.before} ({where})"
         excused = row.status == EXPECTED
         yield Reported(kind=kind, level=level, message=said, path=path, line=1, text="", excused=excused)
@@ -181,7 +182,7 @@ def junit(rows: Sequence[Measurement], skipped: Sequence[Skipped] = ()) -> str:
             suite, "testcase", classname=_xml(row.label), name=_xml(row.problem.label)
         )
         told = list(of_row(row))
-        if row.status == REFUSED:
+        if row.status in UNCHECKED:
             counts["skipped"] += 1
             ElementTree.SubElement(case, "skipped", message=_xml(row.error or row.status))
         elif row.status in FAILURES:
