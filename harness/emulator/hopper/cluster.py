@@ -86,8 +86,7 @@ def _arrive(ins: Instruction, *, releases: bool) -> Run:
             cluster.arrived_at[rows] = cluster.clocks.own(rows)
             cluster.come(rows)
             known = cluster.clocks.release(rows)
-            if releases:
-                cluster.arrived = known.with_(cluster.arrived)
+            cluster.arrived = (known if releases else known.hearsay()).with_(cluster.arrived)
         cluster.turn()
         group.launch.progress += 1
 

@@ -205,6 +205,23 @@ class Cluster:
         """Return the threads that have not ended, bool (threads,)."""
         return np.concatenate([block.alive for block in self.blocks])
 
+    def began(self, rank: int, rows: Array) -> bool:
+        """Return whether each of the threads `rows` has heard of a thread of the block `rank`.
+
+        Before, that block may not run yet (CUDA Programming Guide, "Distributed Shared Memory": accesses
+        require all blocks to have started, as cluster.sync() guarantees).
+        """
+        threads = self.launch.threads
+        first = rank * threads
+        if self.clocks is None:
+            return True
+        heard = self.clocks.heard[rows, first : first + threads].any(1)
+        if self.memory is not None and not heard.all():  # by a flag in global memory
+            told, of = self.memory.told, self.blocks[rows[0] // threads]
+            others = np.broadcast_to(np.arange(first, first + threads), (len(rows), threads))
+            heard |= told(of, rows[:, None], others, np.ones_like(others)).any(1)
+        return bool(heard.all())
+
     def turn(self) -> None:
         """End the phase of barrier.cluster if all threads have arrived."""
         if (~self.living() | (self.arrivals > self.phase)).all():

@@ -130,7 +130,9 @@ def _arrive(decoder: Decoder, ins: Instruction) -> Run:
             clocks = block.cluster.clocks
             if clocks is not None:
                 block.visit(barrier.address, ins, rows, clocks.own(rows))
-            known = clocks.release(rows) if clocks is not None and publishes else None
+            known = clocks.release(rows) if clocks is not None else None
+            if known is not None and not publishes:
+                known = known.hearsay()
             if expects:
                 barrier.bytes += given
                 given = int(lanes.sum())
@@ -192,6 +194,8 @@ def _wait(decoder: Decoder, ins: Instruction) -> Run | Attempt:
                 if acquires and barrier.phase:
                     clocks.acquire(rows, barrier.released)
                     clocks.observe(rows, barrier.column, barrier.phase)
+                elif barrier.phase:
+                    clocks.hear(rows, barrier.released)
                 barrier.waits.update(zip(rows.tolist(), clocks.own(rows).tolist(), strict=True))
         return ended
 

@@ -70,7 +70,9 @@ class Mbarrier:
             if self.arrived is not None:
                 self.released = self.arrived.with_(self.released)
                 self.arrived = None
-            self.begun = None
+            if self.begun is not None:
+                self.released = self.begun.hearsay().with_(self.released)
+                self.begun = None
 
     def _outrun(self) -> None:
         """Note threads that waited for the last phase, of which nobody who ends this one knows.
@@ -80,9 +82,9 @@ class Mbarrier:
         """
         late: dict[int, int] = {}
         if self.waits and self.arrived is not None:
-            seen = self.arrived.with_(self.begun).widened(max(self.waits) + 1).seen
+            heard = self.arrived.with_(self.begun).widened(max(self.waits) + 1).heard
             for row, value in self.waits.items():
-                if seen[row] >= value:
+                if heard[row] >= value:
                     late[row // self.mates] = -1
                 else:
                     late.setdefault(row // self.mates, row)
@@ -101,8 +103,7 @@ class Mbarrier:
     def tell(self, told: Told | None) -> None:
         """Let those who wait for this phase know what is `told` of global memory."""
         if told is not None:
-            none = np.zeros(0, np.int32)
-            self.arrived = Known(seen=none, fenced=none, passed=none, told=told).with_(self.arrived)
+            self.arrived = Known(np.zeros((4, 0), np.int32), told).with_(self.arrived)
 
     def land(self, size: int, begun: Known | None = None) -> None:
         """Count `size` bytes that have landed, of a copy that began where `begun` was known."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.emulator.machine import Launch
 
 _MASK = (1 << WINDOW) - 1
+_EARLY = "which may not have begun; a barrier.cluster before the first such access would tell"
 
 
 def misuse(
@@ -102,7 +103,10 @@ class Watch:
         block, rows, places = _resolved(group, address, where, size)
         gone = _gone(block.cluster, places)
         if gone is not None:
-            self._left(instruction, block, gone)
+            self._remote(
+                instruction, block, gone, "block has left", "all of whose threads may have ended; "
+                "a barrier.cluster before that block's end would keep it"
+            )
         cluster = block.cluster
         name = {READ: "read", WRITE: "write", ATOMIC: "atomic"}[kind]
         if cluster.shadow is not None and cluster.clocks is not None:
@@ -111,6 +115,8 @@ class Watch:
                 for rank in np.unique(places[:, 0] * grain >> WINDOW):
                     mine = places[:, 0] * grain >> WINDOW == rank
                     block.visit(int(rank) << WINDOW, instruction, rows[mine], values[mine])
+                    if rank != block.rank and not cluster.began(int(rank), rows[mine]):
+                        self._remote(instruction, block, cluster.blocks[rank], "block not begun", _EARLY)
             meaning = semantics(instruction)
             access = {"read": "poll", "write": "atomic"}.get(name, name) if meaning.strong else name
             cluster.shadow.threads(
@@ -160,21 +166,19 @@ class Watch:
         rows = flight.rows[np.isin(flight.rows, waited)]
         clocks.seen[rows, column + rows] = np.maximum(clocks.seen[rows, column + rows], values)
 
-    def _left(self, ins: Instruction, block: Block, gone: Block) -> None:
-        """Report an access to the shared memory of a block that has ended."""
+    def _remote(self, ins: Instruction, block: Block, other: Block, kind: str, why: str) -> None:
+        """Report an access to the shared memory of a block that may not be there."""
         launch = self._launch
-        other = launch.block_index(gone.first)
 
         def make() -> Finding:
             return Finding(
-                kind="block has left",
-                message=f"accesses the shared memory of block {other}, all of whose threads may have ended; "
-                "a barrier.cluster before that block's end would keep it",
+                kind=kind,
+                message=f"accesses the shared memory of block {launch.block_index(other.first)}, {why}",
                 sources=(ins.source,),
                 block=launch.block_index(block.first),
             )
 
-        launch.findings.add("block has left", (ins.index,), 1, make)
+        launch.findings.add(kind, (ins.index,), 1, make)
 
 
 def operation(
