@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.group import Group
+from harness.emulator.hopper.named import NamedPhases
 from harness.emulator.hopper.order.clocks import Clocks, Known
 from harness.emulator.hopper.order.flags import Flags, flagged
 from harness.emulator.hopper.order.global_memory import GlobalMemory
@@ -69,6 +70,7 @@ class Block(Batch):
         self.held: dict[int, int] = {}  # registers per thread of each warpgroup, by its first thread
         self.ended = False
         self._arrived: dict[int, Known] = {}  # by ``bar.arrive``, by the barrier's number
+        self._phases = NamedPhases(cluster.clocks, cluster.mates) if cluster.clocks is not None else None
         self.visits: dict[int, tuple[int, Instruction]] = {}  # (value, instruction) by column
 
     def _memory(self) -> tuple[Scratch, Scratch]:
@@ -107,8 +109,10 @@ class Block(Batch):
 
     def arrived(self, number: int, row: int, lanes: Array) -> None:
         clocks = self.cluster.clocks
-        if clocks is not None:
-            known = clocks.release(np.nonzero(lanes[:, 0])[0] + row + self.rank * self.launch.threads)
+        if clocks is not None and self._phases is not None:
+            rows = np.nonzero(lanes[:, 0])[0] + row + self.rank * self.launch.threads
+            self._phases.arrive(number, rows)
+            known = clocks.release(rows)
             self._arrived[number] = known.with_(self._arrived.get(number))
 
     def visit(
@@ -145,12 +149,29 @@ class Block(Batch):
 
     def met(self, number: int, lanes: Array) -> None:
         clocks = self.cluster.clocks
-        if clocks is not None:
+        if clocks is not None and self._phases is not None:
             rows = np.nonzero(lanes[:, 0])[0] + self.rank * self.launch.threads
+            self._phases.arrive(number, rows)
+            early = self._phases.turn(number)
+            if early is not None:
+                self._mixed(number, *early)
             if self.cluster.flags is not None:
                 self.cluster.flags.barrier(rows)
             clocks.acquire(rows, self._arrived.pop(number, None))
             clocks.meet(rows)
+
+    def _mixed(self, number: int, row: int, other: int) -> None:
+        """Report that a thread may come to a phase of a barrier in the place of another one."""
+        runner = next(r for r in self.runners if any(w.where is not False for w in r.waiting))
+        ins = self.launch.entry.instructions[runner.waiting[0].pc - 1]
+        first, second = (self.launch.thread(one % self.launch.threads) for one in (row, other))
+        misuse(
+            runner.group,
+            ins,
+            f"thread {first} may come to barrier {number} before thread {second} has come to its phase before, "
+            "and be counted there: groups of threads that nothing orders need barriers of their own",
+            kind="barrier misuse",
+        )
 
     def fenced(self, group: Group, where: Lanes) -> None:
         if self.cluster.flags is not None:

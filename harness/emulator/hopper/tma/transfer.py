@@ -180,6 +180,9 @@ class Transfer:
     def _place(self, start: int, data: Array) -> None:
         """Write the bytes of a box to shared memory."""
         shared = self.block.cluster.shared
+        if self.reduction:
+            old = read_shared(shared, start, self.size).view(f"u{tensormap.SIZES[self.element]}")
+            data = reduced(old, data.view(old.dtype), self.reduction, self.element).view(np.uint8)
         if self.map is None or not self.map.swizzle:
             write_shared(shared, start, data)
             return
