@@ -19,7 +19,7 @@ from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.touches import WRITE
 
 if TYPE_CHECKING:
-    from harness.emulator.hopper.grid import Block, Cluster
+    from harness.emulator.hopper.grid import Block
 
 _SCOPES = {
     "release",
@@ -32,6 +32,7 @@ _SCOPES = {
     "shared::cluster",
     "b64",
 }
+_BEFORE = "a barrier before would order the two"
 _LARGEST = (1 << 20) - 1  # arrivals and bytes of a phase
 _PHASE = 1 << 40  # a state is phase * _PHASE + pending arrivals
 
@@ -96,10 +97,14 @@ def _inval(decoder: Decoder, ins: Instruction) -> Run:
 
     def run(group: Group, where: Lanes) -> None:
         base, offset = read(group)
-        cluster: Cluster = group.batch.cluster  # type: ignore[attr-defined]
-        for address, _ in each(group, shift(base, offset), where):
+        block: Block = group.batch  # type: ignore[assignment]
+        cluster = block.cluster
+        for address, lanes in each(group, shift(base, offset), where):
             found = find(group, ins, address)
             if found is not None:
+                row = block.rank * group.launch.threads + group.row + int(np.nonzero(lanes)[0][0])
+                if late := found.unseen_by(row, cluster.clocks):
+                    misuse(group, ins, f"invalidates an mbarrier for which {late} may still wait: {_BEFORE}")
                 if found.pending != found.count or found.bytes:
                     misuse(group, ins, f"invalidates an mbarrier in use, {found}", found.initialised)
                 del cluster.barriers[found.address]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.group import Group
-from harness.emulator.hopper.order.clocks import Known, Told
+from harness.emulator.hopper.order.clocks import Clocks, Known, Told
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array
@@ -90,6 +90,12 @@ class Mbarrier:
                     late.setdefault(row // self.mates, row)
         self.overrun = max(late.values(), default=-1)
         self.waits = {}
+
+    def unseen_by(self, row: int, clocks: Clocks | None) -> str:
+        """Return how many threads have seen the end of the last phase, as far as the thread `row` knows."""
+        heard = clocks.heard[row] if clocks is not None else np.zeros(0)
+        late = [other for other, value in self.waits.items() if other != row and heard[other] < value]
+        return f"{len(late)} threads" if late else ""
 
     def arrive(self, arrivals: int, known: Known | None) -> bool:
         """Count arrivals that publish what is `known`; return whether so many were pending."""

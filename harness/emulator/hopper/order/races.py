@@ -108,6 +108,8 @@ class Watch:
                 "a barrier.cluster before that block's end would keep it"
             )
         cluster = block.cluster
+        if kind != READ and instruction.opcode[0] != "mbarrier":
+            _spoiled(block, instruction, places)
         name = {READ: "read", WRITE: "write", ATOMIC: "atomic"}[kind]
         if cluster.shadow is not None and cluster.clocks is not None:
             if len(cluster.blocks) > 1 and len(rows):
@@ -198,6 +200,8 @@ def operation(
     kind: read or write; the others are those of `Shadow.operation`
     what: the operation in words
     """
+    if kind != "read":
+        _spoiled(block, ins, np.arange(places.start, places.stop) if isinstance(places, slice) else places)
     shadow = block.cluster.shadow
     if shadow is not None and known is not None:
         report = _reporter(block, ins, what, None, kind)
@@ -224,6 +228,24 @@ def _resolved(group: Group, address: Integer, where: Lanes, size: int) -> tuple[
         start, rows = start[lanes], rows[lanes]
     places = (start // grain)[:, None] + np.arange(max(1, size // grain))
     return block, rows, places
+
+
+def _spoiled(block: Block, ins: Instruction, places: Array) -> None:
+    """Report a write to the memory of an mbarrier, which `mbarrier.inval` has to free first (PTX ISA)."""
+    objects, grain = block.cluster.barriers, block.launch.grain
+    if not objects or not places.size:
+        return
+    low, high = int(places.min()) * grain, (int(places.max()) + 1) * grain
+    for address in [a for a in objects if low < a + 8 and a < high]:
+        if ((places * grain < address + 8) & ((places + 1) * grain > address)).any():
+            found = objects[address]
+            misuse(
+                block.runners[0].group,
+                ins,
+                f"writes to the memory of the mbarrier at {found.name}, which is in use until mbarrier.inval",
+                found.initialised,
+                kind="mbarrier misuse",
+            )
 
 
 def _gone(cluster: Cluster, places: Array) -> Block | None:

@@ -52,6 +52,11 @@ def write_shared(shared: Scratch, start: int, data: Array) -> None:
     shared.written().view(np.uint8)[start : start + len(data)] = 1
 
 
+def unwritten(shared: Scratch, start: int, size: int) -> bool:
+    """Return whether nothing has written some of these bytes."""
+    return not shared.written().view(np.uint8)[start : start + size].all()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Box:
     """The elements of one box, in the order in which they lie in shared memory before the swizzle.

@@ -21,6 +21,7 @@ from harness.emulator.hopper.tma.boxes import (
     reduced,
     scatter,
     swizzled,
+    unwritten,
     write_shared,
 )
 from harness.emulator.memory import SHARED_BASE, WINDOW
@@ -28,6 +29,7 @@ from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
 
 _WINDOW_MASK = (1 << WINDOW) - 1
+_NEVER = "adds to shared memory that was never written"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -181,6 +183,8 @@ class Transfer:
         """Write the bytes of a box to shared memory."""
         shared = self.block.cluster.shared
         if self.reduction:
+            if unwritten(shared, start, self.size):
+                misuse(self.group, self.ins, _NEVER, kind="uninitialised read")
             old = read_shared(shared, start, self.size).view(f"u{tensormap.SIZES[self.element]}")
             data = reduced(old, data.view(old.dtype), self.reduction, self.element).view(np.uint8)
         if self.map is None or not self.map.swizzle:
