@@ -341,7 +341,7 @@ add(
     faults=(
         ("arrive_drop.", "arrive.", HANG),
         ("init(&bar, 64)", "init(&bar, 63)", ""),
-        ("  __syncthreads();\n  if (t == 0) {\n    asm", "  if (t == 0) {\n    asm", ""),
+        ("  __syncthreads();\n  if (t == 0) {\n    asm", "  if (t == 63) {\n    asm", MISUSE),
         ("  }\n  __syncthreads();\n  y", "  }\n  y", ""),
         ('    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(at(&bar)) : "memory");\n', "", ""),
         ("slot[t ^ 1]", "slot[t ^ 32]", ""),

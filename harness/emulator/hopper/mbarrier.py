@@ -98,13 +98,14 @@ def _inval(decoder: Decoder, ins: Instruction) -> Run:
     def run(group: Group, where: Lanes) -> None:
         base, offset = read(group)
         block: Block = group.batch  # type: ignore[assignment]
-        cluster = block.cluster
+        cluster, clocks = block.cluster, block.cluster.clocks
         for address, lanes in each(group, shift(base, offset), where):
             found = find(group, ins, address)
             if found is not None:
-                row = block.rank * group.launch.threads + group.row + int(np.nonzero(lanes)[0][0])
-                if late := found.unseen_by(row, cluster.clocks):
-                    misuse(group, ins, f"invalidates an mbarrier for which {late} may still wait: {_BEFORE}")
+                rows = np.nonzero(lanes)[0] + block.rank * group.launch.threads + group.row
+                if clocks is not None and (late := found.late(clocks.known(rows))) >= 0:
+                    who = f"thread {group.launch.thread(late % group.launch.threads)} may still wait"
+                    misuse(group, ins, f"invalidates an mbarrier for which {who}: {_BEFORE}")
                 if found.pending != found.count or found.bytes:
                     misuse(group, ins, f"invalidates an mbarrier in use, {found}", found.initialised)
                 del cluster.barriers[found.address]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.group import Group
-from harness.emulator.hopper.order.clocks import Clocks, Known, Told
+from harness.emulator.hopper.order.clocks import Known, Told
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array
@@ -80,22 +80,20 @@ class Mbarrier:
         They might as well wait now, and would take this phase for the one before the last. Those who began
         the copies end it, too.
         """
-        late: dict[int, int] = {}
-        if self.waits and self.arrived is not None:
-            heard = self.arrived.with_(self.begun).widened(max(self.waits) + 1).heard
-            for row, value in self.waits.items():
-                if heard[row] >= value:
-                    late[row // self.mates] = -1
-                else:
-                    late.setdefault(row // self.mates, row)
-        self.overrun = max(late.values(), default=-1)
+        if self.arrived is not None:
+            self.overrun = self.late(self.arrived.with_(self.begun))
         self.waits = {}
 
-    def unseen_by(self, row: int, clocks: Clocks | None) -> str:
-        """Return how many threads have seen the end of the last phase, as far as the thread `row` knows."""
-        heard = clocks.heard[row] if clocks is not None else np.zeros(0)
-        late = [other for other, value in self.waits.items() if other != row and heard[other] < value]
-        return f"{len(late)} threads" if late else ""
+    def late(self, known: Known) -> int:
+        """Return a thread that may still wait for the last phase as far as is `known`, -1 for none."""
+        found: dict[int, int] = {}
+        heard = known.widened(max(self.waits, default=0) + 1).heard
+        for row, value in self.waits.items():
+            if heard[row] >= value:
+                found[row // self.mates] = -1
+            else:
+                found.setdefault(row // self.mates, row)
+        return max(found.values(), default=-1)
 
     def arrive(self, arrivals: int, known: Known | None) -> bool:
         """Count arrivals that publish what is `known`; return whether so many were pending."""
