@@ -51,7 +51,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_ci() -> None:
-    """Hide where the tests run: with CI set, `check` fails for what it cannot verify. Tests of that set it."""
+    """Hide where the tests run: with CI set, `check` fails for what it cannot verify. Its tests set it."""
     os.environ.pop("CI", None)
 
 

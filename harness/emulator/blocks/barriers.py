@@ -184,12 +184,13 @@ class Barriers:
         batch = self._batch
         pcs = sorted(set(barrier[here[:, column], column].tolist()))
         block = batch.launch.block_index(batch.first + column)
+        count, takes = int(here[:, column].sum()), int(need[column])
 
         def make() -> Finding:
             return Finding(
                 kind="barrier misuse",
-                message=f"{int(here[:, column].sum())} threads wait at barrier {number} for {int(need[column])}: "
-                f"groups that wait at the same time need barriers of their own: block {block}",
+                message=f"{count} threads wait at barrier {number}, a phase of which takes {takes}: groups "
+                f"that wait at the same time need barriers of their own: block {block}",
                 sources=tuple(batch.launch.entry.instructions[pc - 1].source for pc in pcs),
                 block=block,
             )

@@ -12,7 +12,7 @@ from harness.emulator.hopper.grid import Cluster, Operation
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.phases import ended, find
-from harness.emulator.hopper.tma.boxes import read_shared, reduced, unwritten, write_shared
+from harness.emulator.hopper.tma.boxes import NEVER, read_shared, reduced, unwritten, write_shared
 from harness.emulator.instructions.load_store import registers, shape_of, stored
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
@@ -193,7 +193,7 @@ def begin(
             bits = values.view(f"u{values.dtype.itemsize}")
             if reduction:
                 if unwritten(cluster.shared, start, size):
-                    misuse(group, ins, "adds to shared memory that was never written", kind="uninitialised read")
+                    misuse(group, ins, NEVER, kind="uninitialised read")
                 old = read_shared(cluster.shared, start, size).view(bits.dtype)
                 bits = reduced(old, bits, reduction, element)
             write_shared(cluster.shared, start, np.ascontiguousarray(bits).view(np.uint8))

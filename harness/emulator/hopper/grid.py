@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.group import Group
-from harness.emulator.hopper.named import NamedPhases
+from harness.emulator.hopper.named import NamedPhases, report
 from harness.emulator.hopper.order.clocks import Clocks, Known
 from harness.emulator.hopper.order.flags import Flags, flagged
 from harness.emulator.hopper.order.global_memory import GlobalMemory
@@ -154,24 +154,11 @@ class Block(Batch):
             self._phases.arrive(number, rows)
             early = self._phases.turn(number)
             if early is not None:
-                self._mixed(number, *early)
+                report(self, number, early)
             if self.cluster.flags is not None:
                 self.cluster.flags.barrier(rows)
             clocks.acquire(rows, self._arrived.pop(number, None))
             clocks.meet(rows)
-
-    def _mixed(self, number: int, row: int, other: int) -> None:
-        """Report that a thread may come to a phase of a barrier in the place of another one."""
-        runner = next(r for r in self.runners if any(w.where is not False for w in r.waiting))
-        ins = self.launch.entry.instructions[runner.waiting[0].pc - 1]
-        first, second = (self.launch.thread(one % self.launch.threads) for one in (row, other))
-        misuse(
-            runner.group,
-            ins,
-            f"thread {first} may come to barrier {number} before thread {second} has come to its phase before, "
-            "and be counted there: groups of threads that nothing orders need barriers of their own",
-            kind="barrier misuse",
-        )
 
     def fenced(self, group: Group, where: Lanes) -> None:
         if self.cluster.flags is not None:

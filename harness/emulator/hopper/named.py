@@ -1,4 +1,4 @@
-"""Barriers of a block by number (``bar.sync 1, 128``): who comes to a phase knows that the last one has ended.
+"""Barriers of a block by number (``bar.sync 1, 128``): who comes to a phase knows that the last has ended.
 
 A thread that has not heard of all arrivals of the last phase may come before one of them, and be counted in
 its place: two groups of threads use one barrier at a time.
@@ -6,10 +6,16 @@ its place: two groups of threads use one barrier at a time.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from harness.emulator.hopper.order.clocks import Clocks
+from harness.emulator.hopper.order.races import misuse
 from harness.emulator.numbers.values import Array
+
+if TYPE_CHECKING:
+    from harness.emulator.hopper.grid import Block
 
 
 class NamedPhases:
@@ -49,3 +55,18 @@ class NamedPhases:
             np.concatenate([values for _, values in arrivals]),
         )
         return self._early.pop(number, None)
+
+
+def report(block: Block, number: int, early: tuple[int, int]) -> None:
+    """Report that one of two threads may come to a phase of a barrier in the place of the other."""
+    launch = block.launch
+    runner = next(runner for runner in block.runners if runner.waiting)
+    ins = launch.entry.instructions[runner.waiting[0].pc - 1]
+    first, second = (launch.thread(row % launch.threads) for row in early)
+    misuse(
+        runner.group,
+        ins,
+        f"thread {first} may come to barrier {number} before thread {second} has come to its last phase, and "
+        "be counted there: groups of threads that nothing orders need barriers of their own",
+        kind="barrier misuse",
+    )

@@ -119,7 +119,7 @@ def _add(
             said = f"thread {threads[0]} {verbs[0]}, thread {threads[1]} {verbs[1]} with no "
             said += f"{missing} between, block {blocks[0]}"
         if any("nc" in instruction.opcode for instruction in made):
-            said += "; ld.global.nc (__ldg) need not see what the kernel itself has written, whatever orders them"
+            said += "; ld.global.nc (__ldg) need not see what the kernel has written, whatever orders them"
         return Finding(
             kind=kind,
             message=f"{name} at offset {offset}: {said}" + (_BENIGN[WRITE in kinds] if benign else ""),

@@ -318,6 +318,6 @@ class RaceWatch:
 def _never(lanes: Array, threads: Array, stamps: Array) -> Array:
     """Return that no order counts: ``ld.global.nc`` is for what no thread writes while the kernel runs.
 
-    It need not see what was written before it (PTX ISA, "ld.global.nc": a texture cache that is not coherent).
+    It need not see what was written before it (PTX ISA, "ld.global.nc": its cache is not coherent).
     """
     return np.zeros(len(threads), np.bool_)

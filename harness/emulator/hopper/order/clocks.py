@@ -11,13 +11,12 @@ from harness.emulator.numbers.values import Array
 from harness.emulator.watch.knowledge import Knowledge
 from harness.emulator.watch.patterns import WARP
 
-
 _SEEN, _FENCED, _PASSED, _HEARD = range(4)  # the rows of a table
 
 
 @dataclass(frozen=True)
 class Known:
-    """Knowledge at one point: a table of clocks (4, columns), and what is `told` of global memory, see `Told`.
+    """Knowledge at one point: a table of clocks (4, columns), and what is `told` of global memory.
 
     seen: what is known, with its effects
     fenced, passed: of that, what comes before a proxy fence; one of the thread that made an access counts for

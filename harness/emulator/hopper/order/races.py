@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.emulator.machine import Launch
 
 _MASK = (1 << WINDOW) - 1
+_LATE = "all of whose threads may have ended; a barrier.cluster before that block's end would keep it"
 _EARLY = "which may not have begun; a barrier.cluster before the first such access would tell"
 
 
@@ -103,10 +104,7 @@ class Watch:
         block, rows, places = _resolved(group, address, where, size)
         gone = _gone(block.cluster, places)
         if gone is not None:
-            self._remote(
-                instruction, block, gone, "block has left", "all of whose threads may have ended; "
-                "a barrier.cluster before that block's end would keep it"
-            )
+            self._remote(instruction, block, gone, "block has left", _LATE)
         cluster = block.cluster
         if kind != READ and instruction.opcode[0] != "mbarrier":
             _spoiled(block, instruction, places)
@@ -200,10 +198,12 @@ def operation(
     kind: read or write; the others are those of `Shadow.operation`
     what: the operation in words
     """
-    if kind != "read":
-        _spoiled(block, ins, np.arange(places.start, places.stop) if isinstance(places, slice) else places)
     shadow = block.cluster.shadow
     if shadow is not None and known is not None:
+        if kind != "read":
+            _spoiled(
+                block, ins, np.arange(places.start, places.stop) if isinstance(places, slice) else places
+            )
         report = _reporter(block, ins, what, None, kind)
         shadow.operation(kind, ins.index, places, known, stream, report, generic=generic, by=by)
 

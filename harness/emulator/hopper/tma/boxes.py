@@ -40,6 +40,9 @@ def scatter(arena: Arena, address: Array, values: Array) -> None:
     )
 
 
+NEVER = "adds to shared memory that was never written"
+
+
 def read_shared(shared: Scratch, start: int, size: int) -> Array:
     """Return bytes of the shared memory of a cluster, a copy."""
     found: Array = shared.flat().view(np.uint8)[start : start + size].copy()

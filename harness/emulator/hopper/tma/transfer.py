@@ -14,6 +14,7 @@ from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.phases import Mbarrier, ended, find
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.hopper.tma.boxes import (
+    NEVER,
     box_of,
     fetch,
     gather,
@@ -29,7 +30,6 @@ from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
 
 _WINDOW_MASK = (1 << WINDOW) - 1
-_NEVER = "adds to shared memory that was never written"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -184,7 +184,7 @@ class Transfer:
         shared = self.block.cluster.shared
         if self.reduction:
             if unwritten(shared, start, self.size):
-                misuse(self.group, self.ins, _NEVER, kind="uninitialised read")
+                misuse(self.group, self.ins, NEVER, kind="uninitialised read")
             old = read_shared(shared, start, self.size).view(f"u{tensormap.SIZES[self.element]}")
             data = reduced(old, data.view(old.dtype), self.reduction, self.element).view(np.uint8)
         if self.map is None or not self.map.swizzle:
