@@ -21,7 +21,9 @@ NOTICES = {
 
 def marked(name: str, *more: Any, slow: bool) -> Any:
     """A case. A newcomer runs each kernel that needs no headers once right and once wrong."""
-    return pytest.param(name, *more, marks=[pytest.mark.slow] if slow or STYLED[name].headers else [])
+    if STYLED[name].headers:
+        return pytest.param(name, *more, marks=[pytest.mark.exhaustive if slow else pytest.mark.slow])
+    return pytest.param(name, *more, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.mark.parametrize(

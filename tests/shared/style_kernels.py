@@ -502,7 +502,7 @@ add(
         ("sizeof a[0] + sizeof b[0]", "sizeof a[0] + 2 * sizeof b[0]", HANG),
         ("lane % 16) * 16 + lane / 16 * 8", "lane % 16) * 16 + lane / 16 * 4", "misaligned"),
         ("wait(&full[s], i / S & 1);", "wait(&full[s], j / S & 1);", HANG),
-        ("64ull << 32", "32ull << 32", WRONG),
+        ("desc128(a[s])", "desc128(a[s] + 64)", WRONG),
         ("desc128(b[s]) + 2 * kk", "desc128(b[s]) + kk", WRONG),
         ("  if (t == 0) wait_all();\n", "", LEFT),
         ("init(&turn[i / 2][i % 2], 128)", "init(&turn[i / 2][i % 2], 1)", MISUSE),
