@@ -53,7 +53,7 @@ from harness.errors import EmulatorError, OutOfTime
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
 _ROUNDS = 1000  # times that all batches may poll without progress
-_LOOK = 64  # times that they poll between two looks at whether they do the same again
+_LOOK = 64, 0.5  # times that they poll, or seconds, between two looks at whether they do the same again
 _BATCH = 500  # the least time that a batch takes, in instructions
 _GRIDS = 100  # budgets of a batch that a whole grid may take
 
@@ -143,14 +143,16 @@ class Launch:
         starts = iter(self.schedule.order(firsts))
         left = len(firsts)
         polling: list[tuple[Batch, Iterator[None], HazardWatch | Watch | None]] = []
-        seen, idle, turns, states = -1, 0, 0, Repeats()
+        seen, idle, turns, states, looked = -1, 0, 0, Repeats(), 0.0
         while True:
             idle = idle + 1 if self.progress == seen else 0
             if self.delays is not None:
                 self.delays.turn(idle=idle > 0)
             turns += 1
             stuck = idle > _ROUNDS
-            if polling and turns % _LOOK == 0 and self.code.slice.complete:
+            due = turns % _LOOK[0] == 0 or time.thread_time() > looked + _LOOK[1]
+            if polling and due and self.code.slice.complete:
+                looked = time.thread_time()
                 stuck |= states.seen(sorted((batch for batch, *_ in polling), key=lambda b: b.first))
             if idle or stuck or not polling or self.schedule.hurries():
                 self.timely()

@@ -86,6 +86,8 @@ class Barriers:
             # A barrier for everybody does not wait for threads that have ended; neither does the hardware's.
             # One for a number of threads does: those that have ended may be among the arrivals.
             met = here & (arrived >= np.where(everybody, alive.sum(0), need))
+            if (crowded := ~everybody & (arrived > need) & here.any(0)).any():
+                self._crowded(int(identity), here, barrier, int(np.nonzero(crowded)[0][0]), need)
             counted.append((identity, here, need, everybody, arrived, met))
             complete |= met
         goes_on = complete.any(0)
@@ -176,6 +178,25 @@ class Barriers:
             )
 
         self._batch.launch.findings.add("divergent barrier", tuple(pcs), 1, make)
+
+    def _crowded(self, number: int, here: Array, barrier: Array, column: int, need: Array) -> None:
+        """Report that more threads have come to a barrier of block `column` than one phase takes."""
+        batch = self._batch
+        pcs = sorted(set(barrier[here[:, column], column].tolist()))
+        block = batch.launch.block_index(batch.first + column)
+        count, takes = int(here[:, column].sum()), int(need[column])
+
+        def make() -> Finding:
+            return Finding(
+                kind="barrier misuse",
+                message=f"{count} threads wait at barrier {number}, a phase of which takes {takes}: groups "
+                f"that wait at the same time need barriers of their own: block {block}",
+                sources=tuple(batch.launch.entry.instructions[pc - 1].source for pc in pcs),
+                block=block,
+            )
+
+        if batch.launch.check:
+            batch.launch.findings.add("barrier misuse", tuple(pcs), 1, make)
 
     def _order(self, lanes: Array | None, number: int) -> None:
         """Order the threads that meet at barrier `number`, and those that have ended, for the watches."""

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 BUDGET = 5_000_000  # instructions of a batch, unless its launch says otherwise
 PATIENCE = 50_000  # of them in a loop that nothing bounds, and one for every four bytes of the arguments
-FIRST = 5_000  # of them before loops are looked at
+FIRST, _LATE = 5_000, 0.5  # of them before loops are looked at; seconds, where instructions are slow
+_LEAST = 250  # of them in a phase of a look
 _SECONDS = 4  # of this thread in a loop that nothing bounds; more with a larger budget
 _SLOW = 6, 500, 1024  # of slow instructions, as printf's: seconds, turns at least, and threads at most
-_GROWTH = 1.5  # from one look to the next, or a second where that is sooner
+_GROWTH = 1.5  # from one look to the next, or `_LATE` seconds where that is sooner
 _SHOTS = 16  # turns that a look lasts, or more, until lanes have taken three
 _YIELD = 16  # turns after which lanes in an endless loop let others run
 _EXACT = {"eq", "ne", "equ", "neu"}
@@ -99,7 +100,9 @@ class Loops:
                 self.spinning[key] += 1
                 return self.spinning[key] % _YIELD == 0
         if self._batch.steps_left > self._wake:
-            return False
+            if self._outer is not None or time.thread_time() - self._start < _LATE:
+                return False
+            self._wake = self._batch.steps_left
         self._batch.launch.timely()
         used = self._batch.launch.budget - self._batch.steps_left
         edge = Edge(self._batch.launch.entry.instructions[pc].targets[0], pc, runner.group.row)
@@ -132,7 +135,7 @@ class Loops:
     def _next(self, used: int) -> int:
         """Return the instruction at which a phase ends that begins now."""
         rate = used / max(time.thread_time() - self._start, 1e-3)
-        return min(int(used * _GROWTH), used + max(FIRST, int(rate)))
+        return min(int(used * _GROWTH), used + max(_LEAST, int(rate * _LATE)))
 
     def _rest(self, used: int) -> None:
         """End a look, and plan the next one."""

@@ -12,7 +12,7 @@ from harness.emulator.hopper.grid import Cluster, Operation
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.phases import ended, find
-from harness.emulator.hopper.tma.boxes import read_shared, reduced, write_shared
+from harness.emulator.hopper.tma.boxes import NEVER, read_shared, reduced, unwritten, write_shared
 from harness.emulator.instructions.load_store import registers, shape_of, stored
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import LOCAL_BASE, SHARED_BASE, WINDOW
@@ -86,8 +86,7 @@ def _arrive(ins: Instruction, *, releases: bool) -> Run:
             cluster.arrived_at[rows] = cluster.clocks.own(rows)
             cluster.come(rows)
             known = cluster.clocks.release(rows)
-            if releases:
-                cluster.arrived = known.with_(cluster.arrived)
+            cluster.arrived = (known if releases else known.hearsay()).with_(cluster.arrived)
         cluster.turn()
         group.launch.progress += 1
 
@@ -193,6 +192,8 @@ def begin(
         for start, values in zip(starts.tolist(), data, strict=True):
             bits = values.view(f"u{values.dtype.itemsize}")
             if reduction:
+                if unwritten(cluster.shared, start, size):
+                    misuse(group, ins, NEVER, kind="uninitialised read")
                 old = read_shared(cluster.shared, start, size).view(bits.dtype)
                 bits = reduced(old, bits, reduction, element)
             write_shared(cluster.shared, start, np.ascontiguousarray(bits).view(np.uint8))

@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.emulator.blocks.batch import Batch
 from harness.emulator.group import Group
+from harness.emulator.hopper.named import NamedPhases, report
 from harness.emulator.hopper.order.clocks import Clocks, Known
 from harness.emulator.hopper.order.flags import Flags, flagged
 from harness.emulator.hopper.order.global_memory import GlobalMemory
@@ -69,6 +70,7 @@ class Block(Batch):
         self.held: dict[int, int] = {}  # registers per thread of each warpgroup, by its first thread
         self.ended = False
         self._arrived: dict[int, Known] = {}  # by ``bar.arrive``, by the barrier's number
+        self._phases = NamedPhases(cluster.clocks, cluster.mates) if cluster.clocks is not None else None
         self.visits: dict[int, tuple[int, Instruction]] = {}  # (value, instruction) by column
 
     def _memory(self) -> tuple[Scratch, Scratch]:
@@ -107,8 +109,10 @@ class Block(Batch):
 
     def arrived(self, number: int, row: int, lanes: Array) -> None:
         clocks = self.cluster.clocks
-        if clocks is not None:
-            known = clocks.release(np.nonzero(lanes[:, 0])[0] + row + self.rank * self.launch.threads)
+        if clocks is not None and self._phases is not None:
+            rows = np.nonzero(lanes[:, 0])[0] + row + self.rank * self.launch.threads
+            self._phases.arrive(number, rows)
+            known = clocks.release(rows)
             self._arrived[number] = known.with_(self._arrived.get(number))
 
     def visit(
@@ -145,8 +149,12 @@ class Block(Batch):
 
     def met(self, number: int, lanes: Array) -> None:
         clocks = self.cluster.clocks
-        if clocks is not None:
+        if clocks is not None and self._phases is not None:
             rows = np.nonzero(lanes[:, 0])[0] + self.rank * self.launch.threads
+            self._phases.arrive(number, rows)
+            early = self._phases.turn(number)
+            if early is not None:
+                report(self, number, early)
             if self.cluster.flags is not None:
                 self.cluster.flags.barrier(rows)
             clocks.acquire(rows, self._arrived.pop(number, None))
@@ -204,6 +212,23 @@ class Cluster:
     def living(self) -> Array:
         """Return the threads that have not ended, bool (threads,)."""
         return np.concatenate([block.alive for block in self.blocks])
+
+    def began(self, rank: int, rows: Array) -> bool:
+        """Return whether each of the threads `rows` has heard of a thread of the block `rank`.
+
+        Before, that block may not run yet (CUDA Programming Guide, "Distributed Shared Memory": accesses
+        require all blocks to have started, as cluster.sync() guarantees).
+        """
+        threads = self.launch.threads
+        first = rank * threads
+        if self.clocks is None:
+            return True
+        heard = self.clocks.heard[rows, first : first + threads].any(1)
+        if self.memory is not None and not heard.all():  # by a flag in global memory
+            told, of = self.memory.told, self.blocks[rows[0] // threads]
+            others = np.broadcast_to(np.arange(first, first + threads), (len(rows), threads))
+            heard |= told(of, rows[:, None], others, np.ones_like(others)).any(1)
+        return bool(heard.all())
 
     def turn(self) -> None:
         """End the phase of barrier.cluster if all threads have arrived."""

@@ -19,7 +19,7 @@ from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.touches import WRITE
 
 if TYPE_CHECKING:
-    from harness.emulator.hopper.grid import Block, Cluster
+    from harness.emulator.hopper.grid import Block
 
 _SCOPES = {
     "release",
@@ -32,6 +32,7 @@ _SCOPES = {
     "shared::cluster",
     "b64",
 }
+_BEFORE = "a barrier before would order the two"
 _LARGEST = (1 << 20) - 1  # arrivals and bytes of a phase
 _PHASE = 1 << 40  # a state is phase * _PHASE + pending arrivals
 
@@ -96,10 +97,15 @@ def _inval(decoder: Decoder, ins: Instruction) -> Run:
 
     def run(group: Group, where: Lanes) -> None:
         base, offset = read(group)
-        cluster: Cluster = group.batch.cluster  # type: ignore[attr-defined]
-        for address, _ in each(group, shift(base, offset), where):
+        block: Block = group.batch  # type: ignore[assignment]
+        cluster, clocks = block.cluster, block.cluster.clocks
+        for address, lanes in each(group, shift(base, offset), where):
             found = find(group, ins, address)
             if found is not None:
+                rows = np.nonzero(lanes)[0] + block.rank * group.launch.threads + group.row
+                if clocks is not None and (late := found.late(clocks.known(rows))) >= 0:
+                    who = f"thread {group.launch.thread(late % group.launch.threads)} may still wait"
+                    misuse(group, ins, f"invalidates an mbarrier for which {who}: {_BEFORE}")
                 if found.pending != found.count or found.bytes:
                     misuse(group, ins, f"invalidates an mbarrier in use, {found}", found.initialised)
                 del cluster.barriers[found.address]
@@ -130,7 +136,9 @@ def _arrive(decoder: Decoder, ins: Instruction) -> Run:
             clocks = block.cluster.clocks
             if clocks is not None:
                 block.visit(barrier.address, ins, rows, clocks.own(rows))
-            known = clocks.release(rows) if clocks is not None and publishes else None
+            known = clocks.release(rows) if clocks is not None else None
+            if known is not None and not publishes:
+                known = known.hearsay()
             if expects:
                 barrier.bytes += given
                 given = int(lanes.sum())
@@ -192,6 +200,8 @@ def _wait(decoder: Decoder, ins: Instruction) -> Run | Attempt:
                 if acquires and barrier.phase:
                     clocks.acquire(rows, barrier.released)
                     clocks.observe(rows, barrier.column, barrier.phase)
+                elif barrier.phase:
+                    clocks.hear(rows, barrier.released)
                 barrier.waits.update(zip(rows.tolist(), clocks.own(rows).tolist(), strict=True))
         return ended
 

@@ -70,7 +70,9 @@ class Mbarrier:
             if self.arrived is not None:
                 self.released = self.arrived.with_(self.released)
                 self.arrived = None
-            self.begun = None
+            if self.begun is not None:
+                self.released = self.begun.hearsay().with_(self.released)
+                self.begun = None
 
     def _outrun(self) -> None:
         """Note threads that waited for the last phase, of which nobody who ends this one knows.
@@ -78,16 +80,20 @@ class Mbarrier:
         They might as well wait now, and would take this phase for the one before the last. Those who began
         the copies end it, too.
         """
-        late: dict[int, int] = {}
-        if self.waits and self.arrived is not None:
-            seen = self.arrived.with_(self.begun).widened(max(self.waits) + 1).seen
-            for row, value in self.waits.items():
-                if seen[row] >= value:
-                    late[row // self.mates] = -1
-                else:
-                    late.setdefault(row // self.mates, row)
-        self.overrun = max(late.values(), default=-1)
+        if self.arrived is not None:
+            self.overrun = self.late(self.arrived.with_(self.begun))
         self.waits = {}
+
+    def late(self, known: Known) -> int:
+        """Return a thread that may still wait for the last phase as far as is `known`, -1 for none."""
+        found: dict[int, int] = {}
+        heard = known.widened(max(self.waits, default=0) + 1).heard
+        for row, value in self.waits.items():
+            if heard[row] >= value:
+                found[row // self.mates] = -1
+            else:
+                found.setdefault(row // self.mates, row)
+        return max(found.values(), default=-1)
 
     def arrive(self, arrivals: int, known: Known | None) -> bool:
         """Count arrivals that publish what is `known`; return whether so many were pending."""
@@ -101,8 +107,7 @@ class Mbarrier:
     def tell(self, told: Told | None) -> None:
         """Let those who wait for this phase know what is `told` of global memory."""
         if told is not None:
-            none = np.zeros(0, np.int32)
-            self.arrived = Known(seen=none, fenced=none, passed=none, told=told).with_(self.arrived)
+            self.arrived = Known(np.zeros((4, 0), np.int32), told).with_(self.arrived)
 
     def land(self, size: int, begun: Known | None = None) -> None:
         """Count `size` bytes that have landed, of a copy that began where `begun` was known."""

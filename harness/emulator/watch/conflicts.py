@@ -118,6 +118,8 @@ def _add(
             missing = "wait" if any("bulk" in instruction.opcode for instruction in made) else "barrier"
             said = f"thread {threads[0]} {verbs[0]}, thread {threads[1]} {verbs[1]} with no "
             said += f"{missing} between, block {blocks[0]}"
+        if any("nc" in instruction.opcode for instruction in made):
+            said += "; ld.global.nc (__ldg) need not see what the kernel has written, whatever orders them"
         return Finding(
             kind=kind,
             message=f"{name} at offset {offset}: {said}" + (_BENIGN[WRITE in kinds] if benign else ""),

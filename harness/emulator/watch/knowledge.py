@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
+from heapq import nlargest
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from harness.emulator.ptx.program import Instruction
 BLOCK, CLUSTER, GRID = 0, 1, 2  # scopes, each of which includes the ones before
 NOTHING = 0  # the node that knows nothing
 _KEPT = 32 << 20  # bytes of the knowledge of nodes that is kept
+_LONG, _NEWEST = 16, 4  # nodes on a way that is long; of them, those whose knowledge is kept, too
 _ALL = -1  # the domain of all blocks; that of one block is its number, those of clusters follow
 
 
@@ -231,7 +233,18 @@ class Knowledge:
         return node, block if self._for_some[node] else -1
 
     def _work_out(self, node: int, block: int) -> View:
-        """Gather the knowledge of a node from its bases, the nearest ones that are worked out already."""
+        """Gather the knowledge of a node; after a long way, let the next one meet what is known there.
+
+        So is the way through all that atomics have published at one place, of which nobody asks for each.
+        """
+        view, walk = self._gather(node, block)
+        if len(walk) > _LONG:
+            for place in nlargest(_NEWEST, walk[1:], key=lambda place: place.node):
+                self._views[self._key(place.node, place.asks)] = self._gather(place.node, place.asks)[0]
+        return view
+
+    def _gather(self, node: int, block: int) -> tuple[View, list[_Place]]:
+        """Return the knowledge of a node, from its bases that are worked out already, and the way there."""
         view = View(np.zeros(self._blocks, np.int64), {})
         walk = [_Place(node, block)]
         seen = set(walk)
@@ -253,7 +266,7 @@ class Knowledge:
             new = [one for one in place.bases(found) if one not in seen]
             seen.update(new)
             walk.extend(new)
-        return view
+        return view, walk
 
     def _merge(self, view: View, base: View, only: frozenset[int]) -> None:
         """Add to a view, which nobody has asked yet, what `base` knows of the blocks of all these domains."""

@@ -244,7 +244,8 @@ class RaceWatch:
         for word in words:
             lanes = whole.moved(word * watched.columns)
             made = Access(ins, access, lanes, watched, name, word, values)
-            for conflict in watched.shadow.conflicts(access, lanes, threads, knows, clusters):
+            ordered = _never if "nc" in ins.opcode else knows
+            for conflict in watched.shadow.conflicts(access, lanes, threads, ordered, clusters):
                 report(self._launch, made, conflict)
             watched.shadow.add(access, lanes, ins.index, knows, atomic=kind == ATOMIC)
             inner = None
@@ -312,3 +313,11 @@ class RaceWatch:
             published[cell] = order.knowledge.join(int(before[i]), int(mine[i]))
         if ins.opcode[0] == "atom":
             order.read(at, before, meaning)
+
+
+def _never(lanes: Array, threads: Array, stamps: Array) -> Array:
+    """Return that no order counts: ``ld.global.nc`` is for what no thread writes while the kernel runs.
+
+    It need not see what was written before it (PTX ISA, "ld.global.nc": its cache is not coherent).
+    """
+    return np.zeros(len(threads), np.bool_)

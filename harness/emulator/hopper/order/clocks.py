@@ -11,40 +11,45 @@ from harness.emulator.numbers.values import Array
 from harness.emulator.watch.knowledge import Knowledge
 from harness.emulator.watch.patterns import WARP
 
+_SEEN, _FENCED, _PASSED, _HEARD = range(4)  # the rows of a table
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Known:
-    """Knowledge at one point: the clocks `seen`, and those of them that come before a proxy fence.
+    """Knowledge at one point: a table of clocks (4, columns), and what is `told` of global memory.
 
-    seen, fenced, passed: int32 (columns,); a fence of the thread that made an access counts for `fenced`,
-      one of any thread on the way from it for `passed`
-    told: what is known of global memory, see `Told`
+    seen: what is known, with its effects
+    fenced, passed: of that, what comes before a proxy fence; one of the thread that made an access counts for
+      `fenced`, one of any thread on the way from it for `passed`
+    heard: what has happened before, whether or not its effects are known
     """
 
-    seen: Array
-    fenced: Array
-    passed: Array
+    table: Array
     told: Told | None = None
+
+    seen = property(lambda self: self.table[_SEEN])
+    fenced = property(lambda self: self.table[_FENCED])
+    passed = property(lambda self: self.table[_PASSED])
+    heard = property(lambda self: self.table[_HEARD])
 
     def with_(self, other: Known | None) -> Known:
         """Return what is known by either."""
         if other is None:
             return self
-        mine, theirs = self.widened(len(other.seen)), other.widened(len(self.seen))
-        return Known(
-            seen=np.maximum(mine.seen, theirs.seen),
-            fenced=np.maximum(mine.fenced, theirs.fenced),
-            passed=np.maximum(mine.passed, theirs.passed),
-            told=self.told.with_(other.told) if self.told is not None else other.told,
-        )
+        columns = max(self.table.shape[1], other.table.shape[1])
+        table = np.maximum(self.widened(columns).table, other.widened(columns).table)
+        return Known(table, self.told.with_(other.told) if self.told is not None else other.told)
 
     def widened(self, columns: int) -> Known:
         """Return the same with at least so many columns."""
-        more = columns - len(self.seen)
-        if more <= 0:
-            return self
-        seen, fenced, passed = (np.pad(a, (0, more)) for a in (self.seen, self.fenced, self.passed))
-        return replace(self, seen=seen, fenced=fenced, passed=passed)
+        more = columns - self.table.shape[1]
+        return self if more <= 0 else replace(self, table=np.pad(self.table, ((0, 0), (0, more))))
+
+    def hearsay(self) -> Known:
+        """Return what has happened, without its effects: so much a relaxed arrival and a copy's end tell."""
+        table = np.zeros_like(self.table)
+        table[_HEARD] = self.heard
+        return Known(table)
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Clocks:
     Column t is that of thread t: its own value counts the points at which it has published what it did.
     Further columns are allocated for streams of asynchronous operations.
 
-    seen, fenced, passed: int32 (threads, columns), see `Known`
+    seen, fenced, passed, heard: int32 (threads, columns), see `Known`
     generic: bool (columns,), the accesses of a column are made through the generic proxy
     settled: int32 (threads,), a thread's value when its warp last waited for something: what it read until
       then it has got, whatever proxy writes next
@@ -83,11 +88,14 @@ class Clocks:
         self._copies: list[int] = []  # first columns of streams that each thread has one of
         self._used = threads
         room = threads + 64
-        self.seen = np.zeros((threads, room), np.int32)
-        self.fenced = np.zeros((threads, room), np.int32)
-        self.passed = np.zeros((threads, room), np.int32)
+        self._table = np.zeros((4, threads, room), np.int32)
         self.generic = np.ones(room, np.bool_)
-        self.seen[np.arange(threads), np.arange(threads)] = 1
+        self.tick(np.arange(threads))
+
+    seen = property(lambda self: self._table[_SEEN])
+    fenced = property(lambda self: self._table[_FENCED])
+    passed = property(lambda self: self._table[_PASSED])
+    heard = property(lambda self: self._table[_HEARD])
 
     def columns(self, count: int, *, generic: bool) -> int:
         """Allocate `count` columns for streams, and return the first."""
@@ -95,9 +103,7 @@ class Clocks:
         self._used += count
         if self._used > self.seen.shape[1]:
             more = max(64, self._used - self.seen.shape[1])
-            self.seen, self.fenced, self.passed = (
-                np.pad(clock, ((0, 0), (0, more))) for clock in (self.seen, self.fenced, self.passed)
-            )
+            self._table = np.pad(self._table, ((0, 0), (0, 0), (0, more)))
             self.generic = np.pad(self.generic, (0, more), constant_values=True)
         self.generic[first : self._used] = generic
         if generic:
@@ -106,14 +112,11 @@ class Clocks:
 
     def known(self, rows: Array) -> Known:
         """Return what any of the threads `rows` knows."""
-        return Known(
-            seen=self.seen[rows].max(0), fenced=self.fenced[rows].max(0), passed=self.passed[rows].max(0)
-        )
+        return Known(self._table[:, rows].max(1))
 
     def shared(self, rows: Array) -> Known:
         """Return what every warp of the threads `rows` knows, (warps, 32): each of its threads, together."""
-        seen, fenced, passed = (clock[rows].max(1).min(0) for clock in (self.seen, self.fenced, self.passed))
-        return Known(seen=seen, fenced=fenced, passed=passed)
+        return Known(self._table[:, rows].max(2).min(1))
 
     def release(self, rows: Array) -> Known:
         """Return what the threads `rows` know and have done, for whoever acquires it."""
@@ -134,10 +137,13 @@ class Clocks:
             self.learn(rows, known.told)
 
     def _join(self, rows: Array, known: Known) -> None:
-        width = len(known.seen)
-        self.seen[rows, :width] = np.maximum(self.seen[rows, :width], known.seen)
-        self.fenced[rows, :width] = np.maximum(self.fenced[rows, :width], known.fenced)
-        self.passed[rows, :width] = np.maximum(self.passed[rows, :width], known.passed)
+        width = known.table.shape[1]
+        self._table[:, rows, :width] = np.maximum(self._table[:, rows, :width], known.table[:, None])
+
+    def hear(self, rows: Array, known: Known | None) -> None:
+        """Let the threads `rows` know that what was known has happened, at the end of a relaxed wait."""
+        if known is not None:
+            self._join(rows, known.hearsay())
 
     def meet(self, rows: Array) -> None:
         """Order all that the threads `rows` of a warp have done before all that they do next."""
@@ -154,12 +160,12 @@ class Clocks:
 
     def observe(self, rows: Array, column: int, value: int) -> None:
         """Let the threads `rows` know that the operations of a stream up to `value` are complete."""
-        for clock in (self.seen, self.fenced, self.passed):
-            clock[rows, column] = np.maximum(clock[rows, column], value)
+        self._table[:, rows, column] = np.maximum(self._table[:, rows, column], value)
 
     def tick(self, rows: Array) -> None:
         """Begin a new interval of the threads `rows`."""
-        self.seen[rows, rows] += 1
+        self._table[_SEEN, rows, rows] += 1
+        self._table[_HEARD, rows, rows] += 1
 
     def own(self, rows: Array) -> Array:
         """Return the values of the threads `rows` in their own columns."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from harness.emulator.machine import Launch
 
 _MASK = (1 << WINDOW) - 1
+_LATE = "all of whose threads may have ended; a barrier.cluster before that block's end would keep it"
+_EARLY = "which may not have begun; a barrier.cluster before the first such access would tell"
 
 
 def misuse(
@@ -102,8 +104,10 @@ class Watch:
         block, rows, places = _resolved(group, address, where, size)
         gone = _gone(block.cluster, places)
         if gone is not None:
-            self._left(instruction, block, gone)
+            self._remote(instruction, block, gone, "block has left", _LATE)
         cluster = block.cluster
+        if kind != READ and instruction.opcode[0] != "mbarrier":
+            _spoiled(block, instruction, places)
         name = {READ: "read", WRITE: "write", ATOMIC: "atomic"}[kind]
         if cluster.shadow is not None and cluster.clocks is not None:
             if len(cluster.blocks) > 1 and len(rows):
@@ -111,6 +115,8 @@ class Watch:
                 for rank in np.unique(places[:, 0] * grain >> WINDOW):
                     mine = places[:, 0] * grain >> WINDOW == rank
                     block.visit(int(rank) << WINDOW, instruction, rows[mine], values[mine])
+                    if rank != block.rank and not cluster.began(int(rank), rows[mine]):
+                        self._remote(instruction, block, cluster.blocks[rank], "block not begun", _EARLY)
             meaning = semantics(instruction)
             access = {"read": "poll", "write": "atomic"}.get(name, name) if meaning.strong else name
             cluster.shadow.threads(
@@ -160,21 +166,19 @@ class Watch:
         rows = flight.rows[np.isin(flight.rows, waited)]
         clocks.seen[rows, column + rows] = np.maximum(clocks.seen[rows, column + rows], values)
 
-    def _left(self, ins: Instruction, block: Block, gone: Block) -> None:
-        """Report an access to the shared memory of a block that has ended."""
+    def _remote(self, ins: Instruction, block: Block, other: Block, kind: str, why: str) -> None:
+        """Report an access to the shared memory of a block that may not be there."""
         launch = self._launch
-        other = launch.block_index(gone.first)
 
         def make() -> Finding:
             return Finding(
-                kind="block has left",
-                message=f"accesses the shared memory of block {other}, all of whose threads may have ended; "
-                "a barrier.cluster before that block's end would keep it",
+                kind=kind,
+                message=f"accesses the shared memory of block {launch.block_index(other.first)}, {why}",
                 sources=(ins.source,),
                 block=launch.block_index(block.first),
             )
 
-        launch.findings.add("block has left", (ins.index,), 1, make)
+        launch.findings.add(kind, (ins.index,), 1, make)
 
 
 def operation(
@@ -196,6 +200,10 @@ def operation(
     """
     shadow = block.cluster.shadow
     if shadow is not None and known is not None:
+        if kind != "read":
+            _spoiled(
+                block, ins, np.arange(places.start, places.stop) if isinstance(places, slice) else places
+            )
         report = _reporter(block, ins, what, None, kind)
         shadow.operation(kind, ins.index, places, known, stream, report, generic=generic, by=by)
 
@@ -220,6 +228,24 @@ def _resolved(group: Group, address: Integer, where: Lanes, size: int) -> tuple[
         start, rows = start[lanes], rows[lanes]
     places = (start // grain)[:, None] + np.arange(max(1, size // grain))
     return block, rows, places
+
+
+def _spoiled(block: Block, ins: Instruction, places: Array) -> None:
+    """Report a write to the memory of an mbarrier, which `mbarrier.inval` has to free first (PTX ISA)."""
+    objects, grain = block.cluster.barriers, block.launch.grain
+    if not objects or not places.size:
+        return
+    low, high = int(places.min()) * grain, (int(places.max()) + 1) * grain
+    for address in [a for a in objects if low < a + 8 and a < high]:
+        if ((places * grain < address + 8) & ((places + 1) * grain > address)).any():
+            found = objects[address]
+            misuse(
+                block.runners[0].group,
+                ins,
+                f"writes to the memory of the mbarrier at {found.name}, which is in use until mbarrier.inval",
+                found.initialised,
+                kind="mbarrier misuse",
+            )
 
 
 def _gone(cluster: Cluster, places: Array) -> Block | None:

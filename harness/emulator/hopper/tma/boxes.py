@@ -40,6 +40,9 @@ def scatter(arena: Arena, address: Array, values: Array) -> None:
     )
 
 
+NEVER = "adds to shared memory that was never written"
+
+
 def read_shared(shared: Scratch, start: int, size: int) -> Array:
     """Return bytes of the shared memory of a cluster, a copy."""
     found: Array = shared.flat().view(np.uint8)[start : start + size].copy()
@@ -50,6 +53,11 @@ def write_shared(shared: Scratch, start: int, data: Array) -> None:
     """Write bytes, uint8, to the shared memory of a cluster."""
     shared.flat().view(np.uint8)[start : start + len(data)] = data
     shared.written().view(np.uint8)[start : start + len(data)] = 1
+
+
+def unwritten(shared: Scratch, start: int, size: int) -> bool:
+    """Return whether nothing has written some of these bytes."""
+    return not shared.written().view(np.uint8)[start : start + size].all()
 
 
 @dataclass(frozen=True, kw_only=True)

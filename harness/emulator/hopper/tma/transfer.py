@@ -14,6 +14,7 @@ from harness.emulator.hopper.order.races import misuse, operation
 from harness.emulator.hopper.phases import Mbarrier, ended, find
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.hopper.tma.boxes import (
+    NEVER,
     box_of,
     fetch,
     gather,
@@ -21,6 +22,7 @@ from harness.emulator.hopper.tma.boxes import (
     reduced,
     scatter,
     swizzled,
+    unwritten,
     write_shared,
 )
 from harness.emulator.memory import SHARED_BASE, WINDOW
@@ -180,6 +182,11 @@ class Transfer:
     def _place(self, start: int, data: Array) -> None:
         """Write the bytes of a box to shared memory."""
         shared = self.block.cluster.shared
+        if self.reduction:
+            if unwritten(shared, start, self.size):
+                misuse(self.group, self.ins, NEVER, kind="uninitialised read")
+            old = read_shared(shared, start, self.size).view(f"u{tensormap.SIZES[self.element]}")
+            data = reduced(old, data.view(old.dtype), self.reduction, self.element).view(np.uint8)
         if self.map is None or not self.map.swizzle:
             write_shared(shared, start, data)
             return

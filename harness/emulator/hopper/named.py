@@ -1,0 +1,72 @@
+"""Barriers of a block by number (``bar.sync 1, 128``): who comes to a phase knows that the last has ended.
+
+A thread that has not heard of all arrivals of the last phase may come before one of them, and be counted in
+its place: two groups of threads use one barrier at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.emulator.hopper.order.clocks import Clocks
+from harness.emulator.hopper.order.races import misuse
+from harness.emulator.numbers.values import Array
+
+if TYPE_CHECKING:
+    from harness.emulator.hopper.grid import Block
+
+
+class NamedPhases:
+    """The last phase of each barrier of a block and those who have arrived since.
+
+    mates: threads that come together, a warp, or a warpgroup where its products keep it together
+    """
+
+    def __init__(self, clocks: Clocks, mates: int) -> None:
+        self._clocks, self._mates = clocks, mates
+        self._last: dict[int, tuple[Array, Array]] = {}  # by number, the threads and their clocks then
+        self._open: dict[int, list[tuple[Array, Array]]] = {}
+        self._early: dict[int, tuple[int, int]] = {}
+
+    def arrive(self, number: int, rows: Array) -> None:
+        """Count arrivals of the threads `rows` in the present phase of a barrier."""
+        if number in self._last:
+            self._compare(number, rows)
+        self._open.setdefault(number, []).append((rows, self._clocks.own(rows)))
+
+    def _compare(self, number: int, rows: Array) -> None:
+        """Note a thread that has not heard of an arrival of the last phase, and whose that is."""
+        last, values = self._last[number]
+        groups = last // self._mates
+        for mates in np.unique(rows // self._mates).tolist():
+            mine = rows[rows // self._mates == mates]
+            heard = (self._clocks.heard[mine].max(0)[last] >= values) | (groups == mates)
+            missing = np.setdiff1d(groups, groups[heard])
+            if len(missing):
+                self._early[number] = int(mine[0]), int(last[groups == missing[0]][0])
+
+    def turn(self, number: int) -> tuple[int, int] | None:
+        """End the phase; return (a thread, one that it may have come before), if there are such."""
+        arrivals = self._open.pop(number, [])
+        self._last[number] = (
+            np.concatenate([rows for rows, _ in arrivals]),
+            np.concatenate([values for _, values in arrivals]),
+        )
+        return self._early.pop(number, None)
+
+
+def report(block: Block, number: int, early: tuple[int, int]) -> None:
+    """Report that one of two threads may come to a phase of a barrier in the place of the other."""
+    launch = block.launch
+    runner = next(runner for runner in block.runners if runner.waiting)
+    ins = launch.entry.instructions[runner.waiting[0].pc - 1]
+    first, second = (launch.thread(row % launch.threads) for row in early)
+    misuse(
+        runner.group,
+        ins,
+        f"thread {first} may come to barrier {number} before thread {second} has come to its last phase, and "
+        "be counted there: groups of threads that nothing orders need barriers of their own",
+        kind="barrier misuse",
+    )
