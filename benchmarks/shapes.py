@@ -9,7 +9,8 @@ faster of the two over ours. Outputs are compared with cuBLAS's on the GPU befor
 
 `--regret N` also times the cost model's best for the first N draws of each type: what the choice loses,
 and the rows from which scripts/fit_model.py fits the model. `--trials N` times N of the table's trials beside
-them, of which it is not known yet how fast they are. `--invariant` also times what
+them, of which it is not known yet how fast they are: the choice may lose to these, too.
+`--invariant` also times what
 ``harness.matmul(invariant=True)`` launches: the price of rows that do not depend on how many there are. The
 seed is a new one unless it is given. The record is written every few seconds; `--resume` goes on with one,
 and so does a run that a fault has ended. 3xtf32, fp16x3 and bf16x6 are compared with cuBLAS in fp32.
@@ -116,6 +117,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--sms", type=int, default=cost.H200_SMS, help="for --compile (default: %(default)s)")
     add("--gpu", default="NVIDIA H200", help="for --compile (default: %(default)s)")
     given = parser.parse_args(arguments)
+    if given.trials < 0 or (given.trials and not given.regret):
+        parser.error("--trials N times N trials for the draws that --regret says")
     if given.resume and not given.json:
         parser.error("--resume goes on with the record that --json names")
     return given
@@ -149,12 +152,12 @@ def entry(draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, gpu:
             return Entry(draw=draw, parts=parts, invariant=rows)
         ranked = choose.ranked(*shape, **card, **about)
         best = tuple(variant for variant, _ in ranked[: given.candidates])
-        best += trials(problem, **card)[: given.trials]
+        others = best + trials(problem, **card)[: given.trials]
     except HarnessError as e:
         return Entry(draw=draw, failure=str(e))
     named = heuristics.nearest(problem, best)
     name = named.label if named else ""
-    return Entry(draw=draw, parts=parts, others=best, named=name, invariant=rows)
+    return Entry(draw=draw, parts=parts, others=others, named=name, invariant=rows)
 
 
 def trials(problem: Gemm, *, arch: str, sms: int, dram: float = DRAM_BYTES) -> tuple[Variant, ...]:

@@ -283,13 +283,16 @@ def least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vecto
 
 
 def regrets(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> Vector:
-    """Return for each draw how much longer than the fastest the model's choice of its candidates takes."""
+    """Return for each draw how much longer than the fastest the choice of those that are `known` takes."""
     by_draw: defaultdict[tuple[str, int], list[Time]] = defaultdict(list)
     for time in measured:
         by_draw[time.draw].append(time)
     found = []
     for some in by_draw.values():
-        chosen = min(some, key=lambda time: predicted(known[time.key], time))
+        able = [time for time in some if time.key in known]
+        if not able:
+            continue
+        chosen = min(able, key=lambda time: predicted(known[time.key], time))
         found.append(chosen.cycles / min(time.cycles for time in some) - 1)
     return np.array(found)
 
@@ -331,7 +334,7 @@ def report(
             if not some:
                 continue
             for when, known in (("now", before), ("fitted", after)):
-                errors = [math.log(predicted(known[t.key], t) / t.cycles) for t in some]
+                errors = [math.log(predicted(known[t.key], t) / t.cycles) for t in some if t.key in known]
                 lost = regrets(known, some)
                 rms = math.exp(math.sqrt(float(np.mean(np.square(errors))))) - 1
                 numbers = (np.mean(lost), np.percentile(lost, 95), np.max(lost))
@@ -362,9 +365,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.kernels and not alone:
         raise UsageError(f"no candidate is one of {', '.join(given.kernels)}")
     found = known | fitted(alone or known, fit)
-    print(report(known, found, {"fitted": fit, "test": test}))
+    counts = Counter(code_of(time.key) for time in (*fit, *test) if time.key in (alone or known))
+    shipped = {c.variant.label for c in choose.candidates()}
+    before = {key: one for key, one in known.items() if one.variant.label in shipped}
+    after = {key: found[key] for key in known if key in before or counts[code_of(key)] >= _ENOUGH}
+    print(report(before, after, {"fitted": fit, "test": test}))
     if given.write:
-        counts = Counter(code_of(time.key) for time in (*fit, *test))
         files.write_file(TABLE, written(table, found, counts).encode())
 
 

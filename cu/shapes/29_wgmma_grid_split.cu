@@ -7,11 +7,12 @@
 // always in the same order, so that equal inputs give equal bits. This takes longer than an exchange through
 // shared memory: it pays for deep k only.
 //
-// Blocks that wait for each other must run at the same time: the launch is cooperative. Clusters of two, one
-// tile above the other, share the boxes of B as in rung 23.
+// Blocks that wait for each other must run at the same time: the launch is cooperative. Clusters of two share the
+// boxes of B, as in rung 23: their tiles lie one above the other.
 //
 // wgmma multiplies 64 rows at a time, but as many columns as one likes. If M is 200 and N is 8192, tiles of 200 x 128
 // fit better than those of 128 x 192: the product is computed from its other side (ACROSS=1), C^T = B^T A^T, as in 35.
+// A cluster then shares the boxes of A, and its tiles lie side by side.
 // Measurements and what did not help: docs/notes/29_wgmma_grid_split.md.
 //
 // /// kernel
@@ -23,8 +24,8 @@
 // block = "2 * (ACROSS * BN + (1 - ACROSS) * BM) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["(ACROSS * BN + (1 - ACROSS) * BM) % 64 == 0", "ACROSS * BN + (1 - ACROSS) * BM <= 128 or BM * BN == 24576",
-//          "ACROSS == 1 or BN >= 64", "ACROSS == 0 or BM >= 64", "1024 <= STAGES * (BM + BN)",
+// where = ["(ACROSS * BN + (1 - ACROSS) * BM) % 64 == 0", "ACROSS * BN + (1 - ACROSS) * BM <= 192",
+//          "ACROSS * BN + (1 - ACROSS) * BM <= 128 or BM * BN == 24576", "1024 <= STAGES * (BM + BN)",
 //          "STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) <= 1792"]
 // shared = "STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16)"
 // cooperative = true

@@ -82,7 +82,7 @@
 // 640 threads have 96 registers each.
 #define LARGE (ACROSS && BQ >= 128 || BQ > 192 || BP == 256)
 #define IN_FLIGHT (LARGE ? 8 : 16)
-#define AT_ONCE (BP == 256 ? QUADS % 2 + 1 : LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
+#define AT_ONCE (BP == 256 ? 2 - QUADS % 2 : LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
 typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
 

@@ -23,7 +23,8 @@
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
 // where = ["1008 <= STAGES * (BM + BN)", "BM + BN <= 384 + 32 * (BM == 256)", "ALONG_N < CLUSTER",
-//          "STAGES * (BM + BN + (1 - TRANSB) * (-BN % 64)) <= 1536 + 128 * (BM == 256)"]
+//          "STAGES * (BM + BN + (1 - TRANSB) * (-BN % 64)) <= 1536 + 128 * (BM == 256) - 128 * (BM == 192)",
+//          "TRANSB == 0 or BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0"]
 // shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * min(BM, 128 + BM % 256) * (1 + (BN > 64) * (BM < 256))"
 // programmatic = 1
 // loads = "BM + BN"

@@ -147,7 +147,8 @@ def row(
         failed = Measurement.failed_with(built, problem, e)
         seen = e.findings if isinstance(e, EmulatorError) else ()
         if isinstance(e, OutOfTime):
-            failed = replace(failed, status=LATE if all(finding.benign for finding in seen) else FAILED)
+            ended = LATE if all(f.benign and not options.strict for f in seen) else FAILED
+            failed = replace(failed, status=ended)
         return replace(failed, emulation=Emulation(findings=seen, instructions=())) if seen else failed
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
@@ -161,7 +162,8 @@ def row(
             if reference is not None and not wrong and not run.findings:
                 run, wrong = delayed(built, problem, inputs, reference, options, run)
     except OutOfTime as e:
-        return replace(Measurement.failed_with(built, problem, e, LATE), before=verdict, emulation=run)
+        ended = FAILED if options.strict and run.notices else LATE
+        return replace(Measurement.failed_with(built, problem, e, ended), before=verdict, emulation=run)
     right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     if verdict is None:

@@ -22,7 +22,8 @@ _MOST = 2**26  # bytes of a kernel's file
 _KEPT = 8  # texts whose kernels are kept: each of them asks for all
 SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
 _NOISE = re.compile(  # directives, comments, strings, characters
-    r"(?m:^[ \t]*#[ \t]*[a-z]+\b(?:\\\n|[^\n])*)|//[^\n]*|/\*.*?\*/"
+    r"""(?m:^[ \t]*#[ \t]*[a-z]+\b(?:\\\n|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)"""
+    r"|//[^\n]*|/\*.*?\*/"
     r"""|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""",
     re.DOTALL,
 )
@@ -32,6 +33,8 @@ _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*([^,()]+)[^()]*\)")
 _BOUNDS_BEFORE = re.compile(r"__launch_bounds__\s*\(\s*(\d+)[^()]*\)\s*\Z")
 _NAME = re.compile(r"([A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
 _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "unsigned", "signed", "bool"])
+_HIDDEN = str.maketrans("*&[]", "\0\1\2\3")  # in template arguments, which are no pointers by that
+_SHOWN = str.maketrans("\0\1\2\3", "*&[]")
 _ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|_group|block_(?:index|rank)"  # of which axes is not said
 _SCOPE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 
@@ -280,13 +283,16 @@ def parameter(text: str, unnamed: str) -> Parameter:
     """Return a parameter from its declaration, ``const float* __restrict__ x``."""
     text = re.sub(r"=.*", "", text)
     words = re.sub(r"__restrict(?:__)?\b|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
+    words = re.sub(r"<[^;(){}]*>", lambda given: given[0].translate(_HIDDEN), words)  # Span<float*>
     levels = words.count("*") + words.count("[")
     const = bool(re.search(r"\bconst\b", words.partition("*")[0]))
     plain = re.sub(r"\[.*?\]|[*&]|\bconst\b", " ", words).split()
     named = len(plain) > 1 and plain[-1] not in _TYPE_WORDS
     kind, name = (plain[:-1], plain[-1]) if named else (plain, unnamed)
     stars = "*" * max(0, levels - 1)  # of a pointer to pointers
-    return Parameter(type=" ".join(kind) + stars, name=name, pointer=levels > 0, const=const)
+    return Parameter(
+        type=" ".join(kind).translate(_SHOWN) + stars, name=name, pointer=levels > 0, const=const
+    )
 
 
 def split(text: str) -> list[str]:

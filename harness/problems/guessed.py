@@ -42,7 +42,7 @@ _ITEMS = 64  # blocks that have an item each, at most
 def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     """Return the problem class of a kernel without front matter.
 
-    Raises UsageError for a parameter of a type that cannot be guessed, such as a struct.
+    Raises UsageError for a parameter of a type that cannot be guessed, such as a union.
     """
     entry = _entry(kernel)
     known, texts = entry.types(kernel.entry), calls.texts(kernel)
@@ -59,9 +59,9 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     values, pointers = _divided(entry, maps, types)
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
-    fixed |= {p.name: 0 for p in values if extents.offset(entry.body, p.name)}
-    fixed |= guesses.no_sizes(kernel.source, entry, kernel.entry)
-    whole = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
+    ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
+    fixed |= guesses.no_sizes(kernel.source, entry, kernel.entry) | extents.offsets(entry.body, ints)
+    whole = [name for name in ints if name not in fixed]
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
     depth, size = _sizes(kernel, entry, whole, dimensions, alone)
     fixed |= guesses.as_threads(kernel.source, entry, kernel.entry, math.prod(e({}) for e in kernel.block))
@@ -69,8 +69,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
     indexed = {p.name: extents.of(entry.body, p.name, numbers) for p in (*values, *pointers)}
-    held = {name: tensor.bytes for name, tensor in maps.items()}
-    held |= guesses.allocated(kernel.source, entry, kernel.entry)
+    mapped = {name: tensor.bytes for name, tensor in maps.items()}
+    held = mapped | guesses.allocated(kernel.source, entry, kernel.entry)
     lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
     written = tuple(p.name for p in pointers if not p.const or p.name in maps)
 

@@ -27,6 +27,19 @@ def test_pairs_of_warps_that_wait_at_the_same_time(number: str, found: set[str],
     assert found <= kinds(result) and (found or not result.findings)
 
 
+ALONE = """int* o { __shared__ u64 bar; __shared__ int s[128]; int t = threadIdx.x;
+  MORE s[t] = t; asm volatile("bar.sync 1, 32;" ::: "memory"); o[t] = s[t ^ 1];
+  asm volatile("bar.sync 1, 32;" ::: "memory"); s[t ^ 1] = 0; }"""
+
+
+@pytest.mark.parametrize("more", ["", "if (t == 0) { init(&bar, 64); } __syncthreads();"])
+def test_a_warp_alone_ends_a_phase_of_its_own(more: str) -> None:
+    """Four use one number: each arrival is a phase. Nobody else is counted in it."""
+    o = np.zeros(128, np.int32)
+    result = run(ALONE.replace("MORE", more), o, block=128)
+    assert not result.findings and (o == np.arange(128) ^ 1).all()
+
+
 # Two warps pass barrier 1 with the second one's partner, then two others: who has heard of whom?
 HANDED = """int* o { __shared__ u64 bar; int t = threadIdx.x, w = t / 32;
   if (t == 0) { init(&bar, 64); }

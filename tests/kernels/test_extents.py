@@ -70,6 +70,8 @@ def test_sizes_that_are_factors(index: str, factors: int) -> None:
 )  # fmt: skip
 def test_what_is_only_added_in_indices_is_an_offset(body: str, offset: bool) -> None:
     assert extents.offset(body, "at") == offset
+    assert extents.offsets(body, ["at", "n"]) == ({"at": 0} if offset else {})
+    assert not extents.offsets(body, ["at"])  # one of a kernel's integers is a size
 
 
 @pytest.mark.parametrize(

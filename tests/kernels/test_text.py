@@ -142,3 +142,12 @@ def test_directives_are_no_part_of_a_kernels_head() -> None:
     )
     (entry,) = text.entries(source)
     assert entry.name == "many" and [p.name for p in entry.parameters] == ["x", "n"]
+
+
+@pytest.mark.parametrize(
+    "before", ["#endif /* or\n{} */\n", "#endif // a /* b\n/*{}*/", '#define A "/*"\n//{}\n']
+)
+def test_a_comment_may_begin_behind_a_directive(before: str) -> None:
+    old = "__global__ void old(int* y) {}"
+    source = before.format(old) + "__global__ void k(int* x) {}"
+    assert [entry.name for entry in text.entries(source)] == ["k"]

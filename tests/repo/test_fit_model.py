@@ -77,6 +77,7 @@ def timed(
     return found
 
 
+@pytest.mark.slow
 def test_constants_are_recovered(truth: Mapping[Key, Candidate]) -> None:
     measured = timed(truth, noise=NOISE)
     fit, test = fit_model.parted(measured, 0.3, 1)

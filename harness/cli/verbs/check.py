@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -176,7 +175,7 @@ def command(
         built, points, late = patience.reached(rows, built, skipped, points)
         compiled: list[Measurement] = []
         if lines or wanted.html_file is not None:
-            again = replace(how, check=False, as_compiled=True, until=math.inf)
+            again = replace(how, check=False, as_compiled=True, until=patience.until(5 / 2))
             counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}
             compiled, fault = running.collect(_emulated(built, counted, again, step, None if axis else {}))
     records = [encode.emulated_record(row) for row in rows]

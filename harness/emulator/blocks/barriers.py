@@ -16,6 +16,7 @@ from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.instructions.warp import warps
 from harness.emulator.numbers.values import Array, integer_of, mask_of
 from harness.emulator.watch.findings import Finding
+from harness.emulator.watch.patterns import WARP
 
 if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
@@ -86,7 +87,8 @@ class Barriers:
             # A barrier for everybody does not wait for threads that have ended; neither does the hardware's.
             # One for a number of threads does: those that have ended may be among the arrivals.
             met = here & (arrived >= np.where(everybody, alive.sum(0), need))
-            if (crowded := ~everybody & (arrived > need) & here.any(0)).any():
+            # One warp's arrival ends a phase of 32, so that no others are counted in it.
+            if (crowded := ~everybody & (need > WARP) & (arrived > need) & here.any(0)).any():
                 self._crowded(int(identity), here, barrier, int(np.nonzero(crowded)[0][0]), need)
             counted.append((identity, here, need, everybody, arrived, met))
             complete |= met

@@ -13,6 +13,7 @@ import numpy as np
 from harness.emulator.hopper.order.clocks import Clocks
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.numbers.values import Array
+from harness.emulator.watch.patterns import WARP
 
 if TYPE_CHECKING:
     from harness.emulator.hopper.grid import Block
@@ -39,6 +40,10 @@ class NamedPhases:
     def _compare(self, number: int, rows: Array) -> None:
         """Note a thread that has not heard of an arrival of the last phase, and whose that is."""
         last, values = self._last[number]
+        if (
+            len(np.unique(last // WARP)) == 1
+        ):  # its arrival ended the phase at once: nobody else is counted in it
+            return
         groups = last // self._mates
         for mates in np.unique(rows // self._mates).tolist():
             mine = rows[rows // self._mates == mates]

@@ -32,7 +32,8 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     **{f"curandStatePhilox4_32_10{t}": "uint32x16" for t in ("", "_t")},
 }  # fmt: skip
 _ALIAS = (
-    r"\btypedef\s+([\w\s:]+?(?:<[\w\s:,<>]*>)?)\s*\b{0}\s*;|\busing\s+{0}\s*=\s*([\w\s:]+?(?:<[\w\s:,<>]*>)?)\s*;"
+    r"\btypedef\s+([\w:]+(?:\s+[\w:]+)*?(?:\s*<[\w\s:,<>]*>)?)\s*\b{0}\s*;"
+    r"|\busing\s+{0}\s*=\s*([\w:]+(?:\s+[\w:]+)*?(?:\s*<[\w\s:,<>]*>)?)\s*;"
     r"|#[ \t]*define[ \t]+{0}[ \t]+(\w[\w ]*)"
 )
 _ENUM = (
@@ -43,13 +44,17 @@ _BASE = re.compile(r"[^*\[]*?(?=\s*\*|\s+\w+\s*(?:\[.*)?\Z)")
 _NAMED = re.compile(r"(?:\w+::)*(\w+)\s*(?:<(.*)>)?\Z", re.DOTALL)
 Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
 _DEEPEST = 8  # names for names, and structs in structs
+_LARGEST = 2**28  # bytes of a struct
 _KEPT = 512  # answers: names for names lead to the same ones again and again
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pointer:
-    """A pointer in a struct: the path to it, ``.rows.data``, its place in bytes, and what lies behind it."""
+    """A pointer in a struct: the path to it, ``.rows.data``, its place in bytes, and what lies behind it.
+
+    Arrays of pointers, and of structs with pointers, are not guessed.
+    """
 
     path: str
     offset: int
@@ -129,13 +134,10 @@ def pointers(kind: Type) -> Iterator[Pointer]:
         return
     for name in kind.names or ():
         part, at = kind.fields[name][:2] if kind.fields else (kind, 0)
-        base, count = part.base, math.prod(part.shape)
-        for n in range(count):
-            path, offset = f".{name}{n if count > 1 else ''}", at + n * base.itemsize
-            if meant := dict(base.metadata or {}).get("pointer"):
-                yield Pointer(path=path, offset=offset, kind=meant[0], const=meant[1])
-            for inner in pointers(base):
-                yield replace(inner, path=path + inner.path, offset=offset + inner.offset)
+        if meant := dict(part.base.metadata or {}).get("pointer"):
+            yield Pointer(path=f".{name}", offset=at, kind=meant[0], const=meant[1])
+        for inner in pointers(part.base):
+            yield replace(inner, path=f".{name}{inner.path}", offset=at + inner.offset)
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -169,14 +171,17 @@ def _laid_out(members: structs.Members, texts: tuple[str, ...], depth: int) -> n
             return None
         one, lanes = kind
         align = dict(one.metadata or {}).get("align") or one.itemsize * (lanes if lanes in (2, 4) else 1)
-        align = min(align, members.pack)
+        align, count = min(align, members.pack), math.prod(lengths)
         at, most = -(-at // align) * align, max(most, align)
+        pointed = "pointer" in dict(one.metadata or {}) or any(True for _ in pointers(one))
+        if (pointed and count > 1) or at + one.itemsize * count > _LARGEST or most > _LARGEST:
+            return None
         if one.names == () and base:  # one without members takes no room
             continue
         names.append(name)
         kinds.append((one, (*lengths, lanes)))
         offsets.append(at)
-        at += one.itemsize * lanes * math.prod(lengths)
+        at += one.itemsize * lanes * count
     if len(set(names)) < len(names):
         return None
     size = -(-max(at, 1) // most) * most
@@ -195,12 +200,12 @@ def _laid_out(members: structs.Members, texts: tuple[str, ...], depth: int) -> n
 def _members(members: structs.Members) -> Iterator[tuple[str, str]]:
     """Yield the name of each member, and its declaration of its own: of ``float *x, *y`` two."""
     for member in members.declared:
-        first, *others = text.split(member)
+        first, *others = text.split(re.sub(r"\[\[.*?\]\]", " ", member)) or [""]
         base = _BASE.match(first)
         kind = base[0] if base else first
         for declared in (first, *(f"{kind} {other}" for other in others)):
             words = re.findall(r"\w+", declared.partition("[")[0])
-            yield words[-1], declared
+            yield (words or [""])[-1], declared  # without a name it is of no known type either
 
 
 def _whole(base: np.dtype[Any]) -> bool:
@@ -244,6 +249,8 @@ def contents(rng: np.random.Generator, kind: Type, count: int, least: int) -> ND
         found = np.zeros(count, kind)
         for name in kind.names or ():
             of_one, shape = found.dtype[name].subdtype or (found.dtype[name], ())
+            if of_one.names == ():
+                continue
             values = contents(rng, of_one if of_one.names else (of_one.name, 1), found[name].size, least)
             found[name] = (values.view(of_one) if of_one.names else values).reshape(count, *shape)
         return found.view(np.uint8).reshape(count, kind.itemsize)

@@ -71,10 +71,11 @@ def width(body: str, pointer: str, values: Values) -> int:
 def _looped(indices: Sequence[str], body: str, values: Values) -> Iterator[int]:
     """Yield the numbers N of indices ``... * N + k``, or ``N * i + k``, where k stays below N."""
     rest = r"\s*\)?\s*\+\s*([A-Za-z_]\w*)\s*\Z"
+    below = set(re.findall(r"\b(\w+)\s*<\s*(\w+)\b", body)) if indices else set()
     for index in indices:
         for factor in (r"\*\s*(\w+)", r"\b(\w+)\s*\*\s*(?:\w+|\([^()]*\))"):
             at = re.search(factor + rest, index)
-            if at and re.search(rf"\b{at[2]}\s*<\s*{at[1]}\b", body):
+            if at and (at[2], at[1]) in below:
                 yield values.number(at[1]) or 1
 
 
@@ -118,6 +119,12 @@ def _called_with(body: str, name: str) -> Iterator[int]:
     for at in re.finditer(rf"\b{re.escape(name)}\s*(?:\.\s*[aA]t\s*)?\(", body):
         closed = text.closing(body, at.end() - 1)
         yield len(text.split(body[at.end() : closed]))
+
+
+def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
+    """Return 0 for those that are added in indices and stand nowhere else; none if all are: one is a size."""
+    found = [name for name in integers if offset(body, name)]
+    return dict.fromkeys(found, 0) if len(found) < len(integers) else {}
 
 
 def offset(body: str, name: str) -> bool:

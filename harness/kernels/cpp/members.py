@@ -57,8 +57,10 @@ def of(name: str, texts: Sequence[str]) -> Members | None:
     """Return the members of a struct that one of `texts` defines; None where they are not known.
 
     So it is with those whose place is not that of numbers one after another: of unions, of virtual
-    functions, and where one has an alignment of its own.
+    functions, and where one has an alignment of its own. A template that is specialised is not known, either.
     """
+    if any(re.search(rf"\b(?:struct|class)\s+{name}\s*<", whole) for whole in texts):
+        return None
     for whole in texts:
         if at := re.search(_HEAD.format(name), whole):
             closed = text.closing(whole, at.end() - 1)
@@ -79,7 +81,7 @@ def of(name: str, texts: Sequence[str]) -> Members | None:
 def _parameter(written: str) -> tuple[str, str]:
     """Return the name of a template parameter and its default, ``int N = 4``, or ""."""
     name, _, default = written.partition("=")
-    return re.findall(r"\w+", name)[-1], default.strip()
+    return (re.findall(r"\w+", name) or [""])[-1], default.strip()
 
 
 def _pack(before: str) -> int:
@@ -99,8 +101,8 @@ def _read(head: str, body: str) -> Members | None:
             continue
         parts = text.split(member)
         for part in parts:
-            if number := _INITIAL.search(part):
-                given[re.findall(r"\w+", part.partition("=")[0])[-1]] = float(number[1])
+            if (number := _INITIAL.search(part)) and (words := re.findall(r"\w+", part.partition("=")[0])):
+                given[words[-1]] = float(number[1])
         declared.append(", ".join(part.partition("=")[0].strip() for part in parts))
     return Members(head=head, declared=tuple(declared), given=given)
 
