@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from harness.launch.builds import Built, Skipped
     from harness.problems.protocol import Axes, Problem
 
+BUILT, ENDED, COUNTED = 4 / 5, 5 / 4, 5 / 2  # shares of the time: for compiling, running, and counting again
 _NAMED = 6  # kernels that were not run
 
 
@@ -62,7 +63,7 @@ class Patience:
         late = [v.label for v in self._variants if v.label not in known]
         left = [one for one in built if one.label not in late]
         classes = {resolve(one.variant.kernel) for one in left}
-        remarks = [f"NOT ENDED after {self._seconds * 5 / 4:g} s: {', '.join(slow)}"] if slow else []
+        remarks = [f"NOT ENDED after {self._seconds * ENDED:g} s: {', '.join(slow)}"] if slow else []
         if late:
             more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
             remarks.append(f"NOT RUN, as {self._seconds:g} s were over: {', '.join(late[:_NAMED])}{more}")

@@ -149,7 +149,7 @@ def test_a_missing_header_of_a_kernel_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_header_of_a_library_of_the_host_is_the_hosts(tmp_path: Path) -> None:
-    """That is so without host code beside it, too; what device code uses of it is told."""
+    """Leave it out without host code beside it, too; what device code uses of it is told."""
     source = "#include <nvml.h>\n#include <stdbool.h>\n__global__ void k(bool* x) { *x = VALUE; }\n"
     assert "<nvml.h>, <stdbool.h>" in compiled(tmp_path, source.replace("VALUE", "true")).warnings
     assert 'cannot open source file "nvml.h"' in refused(tmp_path, source.replace("VALUE", "nvmlInit()")).log

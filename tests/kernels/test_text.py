@@ -136,7 +136,7 @@ def test_launch_bounds_may_stand_before_global(bounds: str, known: int | None) -
 
 
 def test_directives_are_no_part_of_a_kernels_head() -> None:
-    """Of two names the last one is taken."""
+    """Take the last one of two names."""
     source = (
         "__global__ void\n#if defined(SMALL)\nfew\n#else\nmany\n#endif\n(float* x,\n#pragma once\nint n) {}"
     )

@@ -74,7 +74,7 @@ template <int N> struct Long { float x[N]; };
     ],
 )
 def test_a_struct_is_laid_out_as_the_compiler_does(name: str, pointers: dict[str, int]) -> None:
-    """What this expects is compiled below."""
+    """Compare with numbers that the compiler confirms below."""
     kind = elements.of(name, [TYPES])
     assert isinstance(kind, np.dtype) and {p.path: p.offset for p in elements.pointers(kind)} == pointers
 

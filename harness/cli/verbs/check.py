@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.cli import options, publishing, running
-from harness.cli.patience import Patience
+from harness.cli.patience import BUILT, COUNTED, ENDED, Patience
 from harness.errors import INCONCLUSIVE_EXIT, UsageError
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
@@ -157,7 +157,7 @@ def command(
         strict=strict,
         sms=sms or emulation.SMS,
         budget=budget or emulation.BUDGET,
-        until=patience.until(5 / 4),
+        until=patience.until(ENDED),
     )
     with running.progress(running.steps(variants, points)) as step:
         built, skipped = builds.build_all(
@@ -166,7 +166,7 @@ def command(
             cache,
             step,
             some=not wanted,
-            until=patience.until(4 / 5),
+            until=patience.until(BUILT),
         )
         left_out: dict[str, list[str]] = {}
         rows, fault = running.collect(
@@ -175,7 +175,7 @@ def command(
         built, points, late = patience.reached(rows, built, skipped, points)
         compiled: list[Measurement] = []
         if lines or wanted.html_file is not None:
-            again = replace(how, check=False, as_compiled=True, until=patience.until(5 / 2))
+            again = replace(how, check=False, as_compiled=True, until=patience.until(COUNTED))
             counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}
             compiled, fault = running.collect(_emulated(built, counted, again, step, None if axis else {}))
     records = [encode.emulated_record(row) for row in rows]

@@ -40,9 +40,8 @@ class NamedPhases:
     def _compare(self, number: int, rows: Array) -> None:
         """Note a thread that has not heard of an arrival of the last phase, and whose that is."""
         last, values = self._last[number]
-        if (
-            len(np.unique(last // WARP)) == 1
-        ):  # its arrival ended the phase at once: nobody else is counted in it
+        # The arrival of one warp ended the phase at once: nobody else is counted in it.
+        if len(np.unique(last // WARP)) == 1:
             return
         groups = last // self._mates
         for mates in np.unique(rows // self._mates).tolist():
