@@ -69,6 +69,12 @@ __device__ inline void named_barrier_sync()
     asm volatile("bar.sync %0, %1;" :: "n"(ID), "n"(THREADS) : "memory");
 }
 
+// Synchronise the four warps of a warpgroup: barrier 2 is the first one's, and so on.
+__device__ inline void warpgroup_sync(int group)
+{
+    asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
+}
+
 // Publish what one thread of a warp has set up to all THREADS threads. Warps with `arrive_only`, among them the one
 // that did the work, go on at once: the first loads are under way while the rest of the block still starts.
 template <int THREADS>

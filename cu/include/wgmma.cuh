@@ -64,6 +64,12 @@ __device__ inline void stmatrix_x4(void* to, unsigned w0, unsigned w1, unsigned 
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                  :: "r"(shared_address(to)), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
 }
+// The same of each 8 x 8 matrix transposed: its columns become rows of 16 bytes.
+__device__ inline void stmatrix_x4_trans(void* to, unsigned w0, unsigned w1, unsigned w2, unsigned w3)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :: "r"(shared_address(to)), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
+}
 
 // wgmma<A_MN, B_MN>(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT
 // columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 88,

@@ -9,6 +9,10 @@
 // With BM=256 a warpgroup multiplies two times 64 rows: a tile of 256 x 160 asks the L2 cache for an eighth less a
 // product than one of 128 x 256.
 //
+// wgmma multiplies 64 rows at a time, but as many columns as one likes. If M is 667, three tiles of 224 rows fit better
+// than six of 128: where BM is no multiple of 64, the product is computed from its other side, C^T = B^T A^T, as in 35.
+// stmatrix turns the results back on their way to shared memory, and the four warps of a warpgroup fill a box of C.
+//
 // In short products half of the time passes before the first box arrives. So the tensor maps are prefetched,
 // the first box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of
 // the block. For what was measured see docs/notes/23_wgmma_pipeline.md.
@@ -19,13 +23,17 @@
 // dtype = ["bf16", "fp16"]
 // aliases = {fp16 = "24_wgmma_fp16"}
 // min_arch = "sm_90a"
-// block = "2 * BM - 256 * (BM == 256) + 128"
+// block = "2 * ((BM % 64 == 0) * BM + (BM % 64 > 0) * BN) - 256 * (BM == 256) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
-// where = ["1008 <= STAGES * (BM + BN)", "BM + BN <= 384 + 32 * (BM == 256)", "ALONG_N < CLUSTER",
-//          "STAGES * (BM + BN + (1 - TRANSB) * (-BN % 64)) <= 1536 + 128 * (BM == 256) - 128 * (BM == 192)",
+// where = ["BM % 64 == 0 or BN == 64 or BN == 128 or BN == 192", "1008 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
+//          "BM + BN <= 384 + 32 * (BM == 256)",
+//          """STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) \
+//             <= 1536 + 128 * (BM == 256) - 128 * (BM == 192 or BM % 64 > 0 and BN == 192)""",
+//          "TRANSA == 1 or BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0",
 //          "TRANSB == 0 or BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0"]
-// shared = "STAGES * (128 * (BM + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 128 * min(BM, 128 + BM % 256) * (1 + (BN > 64) * (BM < 256))"
+// shared = """STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 256 * (BM % 64 > 0) * BN \
+//             + 128 * (BM % 64 == 0) * min(BM, 128 + BM % 256) * (1 + (BN > 64) * (BM < 256))"""
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "wgmma"
@@ -39,13 +47,13 @@
 // # K-major: the rows that a block loads, a part of a tile that it shares. Else 64 of k, or a part of these where the
 // # blocks of a cluster cannot have as many whole boxes each.
 // A = {box = ["""(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) \
-//                + TRANSA * 64 // (1 + (BM // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", 64], swizzle = 128}
+//                + TRANSA * 64 // (1 + ((BM + 63) // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", 64], swizzle = 128}
 // B = {box = ["""TRANSB * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
 //                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
 // C = {box = [16, 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 64, 192, 256]
+// BM = [128, 64, 192, 256, 80, 96, 112, 144, 160, 176, 208, 224, 240]
 // BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240]
 // STAGES = [4, 3, 5, 6, 8, 12]
 // CLUSTER = [1, 2, 4]
@@ -67,15 +75,21 @@
 #include "epilogue.cuh"
 
 #define BK 64               // 128 bytes: as wide as the swizzle
-#define HALVES (BM == 256 ? 2 : 1)     // 64 rows each, of a warpgroup
-#define CONSUMERS (2 * BM / HALVES)    // threads; the producers follow them
+// The sides of a tile: P, of which a warpgroup multiplies 64 at a time, and Q.
+#define ACROSS (BM % 64 > 0)
+#define BP (ACROSS ? BN : BM)
+#define BQ (ACROSS ? BM : BN)
+#define HALVES (BP == 256 ? 2 : 1)     // 64 of P each, of a warpgroup
+#define CONSUMERS (2 * BP / HALVES)    // threads; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
-#define BOXES (BN > 64 && HALVES == 1 ? 2 : 1)  // for the results of a warp
+#define BOXES (BQ > 64 && HALVES == 1 ? 2 : 1)  // for the results of a warp
 #define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
 #define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
+#define SHARE_P (ACROSS ? SHARE_B : SHARE_A)
+#define SHARE_Q (ACROSS ? SHARE_A : SHARE_B)
 #define ROWS (BM * BN >= 192 * 192 ? 1 : 4)  // under way where TMA cannot store: sums of such a tile leave few registers
 
-typedef Stage16<ELEMENT, BM, BN, BK, TRANSA, !TRANSB> Stage;
+typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -93,29 +107,33 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
     auto full = (Mbarrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
 
-    // The blocks of a cluster take tiles one above the other first, then side by side.
+    // The blocks of a cluster take tiles along P first, then along Q: one above the other first, then side by side.
     const int rank = blockIdx.x % CLUSTER;
     const unsigned first = blockIdx.x / CLUSTER, step = gridDim.x / CLUSTER;
     const unsigned tiles_m = (M + BM * SHARE_B - 1u) / (BM * SHARE_B);
     const unsigned tiles_n = (N + BN * SHARE_A - 1u) / (BN * SHARE_A);
     const unsigned tiles = tiles_m * tiles_n * MATRICES;
-    struct Place { unsigned row, col, matrix; };
+    struct Place { unsigned p, q, matrix; };
     const auto place_of = [&](unsigned tile) {
         const auto [matrix, own] = tile_of_batch(tile, tiles_m * tiles_n);
         const auto [row, col] = grouped_raster(own, tiles_m, tiles_n, GROUP);
-        return Place{(row * SHARE_B + rank % SHARE_B) * BM, (col * SHARE_A + rank / SHARE_B) * BN, matrix};
-    };
-    const auto map_of_a = [&](unsigned matrix) -> decltype(auto) {
-        return MATRIX_MAP(map_a, matrix, stride_a, sizeof(ELEMENT));
-    };
-    const auto map_of_b = [&](unsigned matrix) -> decltype(auto) {
-        return MATRIX_MAP(map_b, matrix, stride_b, sizeof(ELEMENT));
+        const unsigned p = ACROSS ? col : row, q = ACROSS ? row : col;
+        return Place{(p * SHARE_Q + rank % SHARE_Q) * BP, (q * SHARE_P + rank / SHARE_Q) * BQ, matrix};
     };
     if (first >= tiles) return;  // more SMs than tiles
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
     const bool map_for_a = aligned16(A, lda) && ON_UNITS(stride_a, sizeof(ELEMENT));
-    const bool map_for_b = aligned16(B, ldb) && ON_UNITS(stride_b, sizeof(ELEMENT)), maps = map_for_a && map_for_b;
+    const bool map_for_b = aligned16(B, ldb) && ON_UNITS(stride_b, sizeof(ELEMENT));
+    const Side<ELEMENT> a = {&map_a, A, lda, M, map_for_a}, b = {&map_b, B, ldb, N, map_for_b};
+    const Side<ELEMENT> p = ACROSS ? b : a, q = ACROSS ? a : b;
+    const bool maps = p.mapped && q.mapped;
+    const auto map_of_p = [&](unsigned matrix) -> decltype(auto) {
+        return MATRIX_MAP(*p.map, matrix, ACROSS ? stride_b : stride_a, sizeof(ELEMENT));
+    };
+    const auto map_of_q = [&](unsigned matrix) -> decltype(auto) {
+        return MATRIX_MAP(*q.map, matrix, ACROSS ? stride_a : stride_b, sizeof(ELEMENT));
+    };
     Place place = {};
     if (self >= CONSUMERS) launch_dependents();
     if (self == CONSUMERS) {
@@ -124,8 +142,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
-            stages[0].load_own<SHARE_B, SHARE_A>(map_of_a(place.matrix), map_of_b(place.matrix), place.row, place.col, 0,
-                                                 full);
+            stages[0].load_own<SHARE_Q, SHARE_P>(map_of_p(place.matrix), map_of_q(place.matrix), place.p, place.q, 0, full);
         });
     }
     __syncwarp();
@@ -133,20 +150,20 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
-        if (BM == 128) setmaxnreg_dec<104>();  // loading needs few registers,
-        if (BM == 192) setmaxnreg_dec<80>();
-        if (BM == 256) setmaxnreg_dec<88>();
+        if (BP == 128) setmaxnreg_dec<104>();  // loading needs few registers,
+        if (BP == 192) setmaxnreg_dec<80>();
+        if (BP == 256) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && self == CONSUMERS) {
-            stages[0].load_rest<SHARE_B, SHARE_A>(map_of_a(place.matrix), map_of_b(place.matrix), place.row, place.col, 0,
-                                                  full, rank);
+            stages[0].load_rest<SHARE_Q, SHARE_P>(map_of_p(place.matrix), map_of_q(place.matrix), place.p, place.q, 0, full,
+                                                  rank);
             ++stage;
             for (unsigned tile = first; tile < tiles; tile += step) {
                 if (tile > first) place = place_of(tile);
                 for (int left = tile > first ? K : K - BK; left > 0; left -= BK) {
                     mbarrier_wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
-                    stages[stage].load<SHARE_B, SHARE_A>(map_of_a(place.matrix), map_of_b(place.matrix), place.row,
-                                                         place.col, K - left, full + stage, true, true, rank);
+                    stages[stage].load<SHARE_Q, SHARE_P>(map_of_p(place.matrix), map_of_q(place.matrix), place.p, place.q,
+                                                         K - left, full + stage, true, true, rank);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
@@ -154,15 +171,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (!maps) wait_for_prerequisites();
         if (!maps)  // in a loop of its own, whose preparations would delay the first box above
             for (unsigned tile = first; tile < tiles; tile += step) {
-                const auto [row, col, matrix] = place_of(tile);
+                const auto [at_p, at_q, matrix] = place_of(tile);
+                const ELEMENT* from_p = p.from + TO_MATRIX(matrix, ACROSS ? stride_b : stride_a);
+                const ELEMENT* from_q = q.from + TO_MATRIX(matrix, ACROSS ? stride_a : stride_b);
                 for (int left = K; left > 0; left -= BK) {
                     const int k = K - left;
                     mbarrier_wait(empty + stage, parity);
                     if (self == CONSUMERS)
-                        stages[stage].load<SHARE_B, SHARE_A>(map_of_a(matrix), map_of_b(matrix), row, col, k,
-                                                             full + stage, map_for_a, map_for_b, rank);
-                    stages[stage].copy(A + TO_MATRIX(matrix, stride_a), B + TO_MATRIX(matrix, stride_b), row, col, k,
-                                       M, N, K, lda, ldb, map_for_a, map_for_b);
+                        stages[stage].load<SHARE_Q, SHARE_P>(map_of_p(matrix), map_of_q(matrix), at_p, at_q, k, full + stage,
+                                                             p.mapped, q.mapped, rank);
+                    stages[stage].copy(from_p, from_q, at_p, at_q, k, p.extent, q.extent, K, p.ld, q.ld, p.mapped, q.mapped);
                     mbarrier_arrive(full + stage);
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
@@ -171,18 +189,18 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return;
     }
 
-    if (BM == 128) setmaxnreg_inc<200>();  // so the consumers take over the rest
-    if (BM == 192) setmaxnreg_inc<144>();
-    if (BM == 256) setmaxnreg_inc<208>();
+    if (BP == 128) setmaxnreg_inc<200>();  // so the consumers take over the rest
+    if (BP == 192) setmaxnreg_inc<144>();
+    if (BP == 256) setmaxnreg_inc<208>();
     // TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
     const bool boxes = beta == 0.f && !FLOAT_C;  // results go through shared memory
     const bool map_for_c = aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(ELEMENT)) && N % 8 == 0 && boxes;
     const bool pairs = (unsigned long long)(C + TO_MATRIX(1, stride_c)) % sizeof(OUT[2]) == 0
                        && (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
-    float sums[HALVES][BN / 2];
+    float sums[HALVES][BQ / 2];
     int stage = 0, parity = 0;
     for (unsigned tile = first; tile < tiles; tile += step) {
-        const auto [tile_row, col, matrix] = place_of(tile);
+        const Place place = place_of(tile);
         int last = 0;
         #pragma unroll 1
         for (int left = K; left > 0; left -= BK) {
@@ -196,32 +214,91 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         wgmma_wait_all(sums);
         consumer_release<CLUSTER>(empty + last, self, warp);
 
+        OUT* const own_c = C + TO_MATRIX(place.matrix, stride_c);
+        const auto store_box = [&](unsigned row, unsigned col, const void* box) {  // of 16 rows and 64 columns
+            tma_store(MATRIX_MAP(map_c, place.matrix, stride_c, sizeof(ELEMENT)), row, col, box);
+        };
+        // What TMA cannot write: row by row, up to column `end`.
+        const auto store_rows = [&](unsigned row, unsigned col, unsigned end, const ELEMENT (*box)[64]) {
+            const unsigned s = col + 2 * lane;
+            ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
+            #pragma unroll ROWS
+            for (int m = 0; m < 16 && row + m < M; ++m, c += ldc) {
+                const auto at = (const unsigned*)&box[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
+                const unsigned word = BQ % 64 == 0 || ACROSS || s < end ? *at : 0;  // half a box: nothing was written behind
+                if ((unsigned long long)c % 4 == 0) {
+                    if (s + 1 < end) *(unsigned*)c = word;
+                    else if (s < end) c[0].bits = word;
+                } else {  // the words of memory have an element of this lane and one of the lane before
+                    const unsigned before = __shfl_up_sync(~0u, word, 1);
+                    if (s + 1 < end && (lane == 31 || s + 2 >= end)) c[1].bits = word >> 16;
+                    if (s < end && lane == 0) c[0].bits = word;
+                    if (s < end && lane > 0) *(unsigned*)(c - 1) = before >> 16 | word << 16;
+                }
+            }
+        };
         #pragma unroll
         for (int half = 0; half < HALVES; ++half) {
             auto& sum = sums[half];
-            const unsigned row = tile_row + (warp / 4 * HALVES + half) * 64 + warp % 4 * 16;
+            // The first of P and of Q that the warp has sums of: 16 of P, all of the tile's Q.
+            const unsigned group_p = place.p + (warp / 4 * HALVES + half) * 64, own_p = group_p + warp % 4 * 16;
+            const unsigned own_q = place.q;
             if (alpha != 1.f)
                 #pragma unroll
-                for (int i = 0; i < BN / 2; ++i) sum[i] *= alpha;
-            const Epilogue epilogue = MAKE_EPILOGUE_FROM(TO_MATRIX(matrix, stride_c), M, N, ldc);
-            OUT* const own_c = C + TO_MATRIX(matrix, stride_c);
+                for (int i = 0; i < BQ / 2; ++i) sum[i] *= alpha;
+            const Epilogue epilogue = MAKE_EPILOGUE_FROM(TO_MATRIX(place.matrix, stride_c), M, N, ldc);
             if (EPILOGUE && boxes)
                 #pragma unroll
-                for (int i = 0; i < BN / 2; ++i)
-                    sum[i] = epilogue(sum[i], row + i / 2 % 2 * 8 + lane / 4, col + i / 4 * 8 + lane % 4 * 2 + i % 2);
+                for (int i = 0; i < BQ / 2; ++i) {
+                    const unsigned at_p = own_p + i / 2 % 2 * 8 + lane / 4, at_q = own_q + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    sum[i] = epilogue(sum[i], ACROSS ? at_q : at_p, ACROSS ? at_p : at_q);
+                }
+            if (!boxes) {
+                #pragma unroll
+                for (int i = 0; i < BQ / 2; i += 4)
+                    store_fragment<ACROSS>(own_c, ldc, own_p + lane / 4, own_q + i * 2 + lane % 4 * 2,
+                                           make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]), M, N, pairs, 1.f, beta,
+                                           epilogue);
+                continue;
+            }
+            const auto word = [&](int i) { return pack<ELEMENT>(sum[i], sum[i + 1]); };
+            if constexpr (ACROSS) {
+                // Rows of C lie along Q. A box has 64 columns, 16 of each warp; as many as there is room for are written at once.
+                const auto own = Cs + warp / 4 * 4;
+                #pragma unroll
+                for (int begin = 0; begin < BQ / 16; begin += 4 * BOXES) {
+                    if (lane == 0) tma_store_wait_group_read<0>();  // what was there, of this warp's stores;
+                    warpgroup_sync(warp / 4);                       // and of the others'
+                    #pragma unroll
+                    for (int box = 0; box < 4 * BOXES && begin + box < BQ / 16; ++box) {
+                        const int r = lane % 8 + lane / 16 * 8, unit = warp % 4 * 2 + lane / 8 % 2, i = 8 * (begin + box);
+                        stmatrix_x4_trans(&own[box / BOXES][box % BOXES][r][(unit ^ r % 8) * 8], word(i), word(i + 2),
+                                          word(i + 4), word(i + 6));
+                    }
+                    if (map_for_c) fence_proxy_async();
+                    warpgroup_sync(warp / 4);
+                    #pragma unroll
+                    for (int j = 0; j < BOXES; ++j) {
+                        const int box = begin + warp % 4 * BOXES + j;
+                        if (box >= BQ / 16) continue;
+                        const unsigned row = own_q + 16 * box;
+                        if (!map_for_c) store_rows(row, group_p, N, Cs[warp][j]);
+                        else if (lane == 0) store_box(row, group_p, Cs[warp][j]);
+                    }
+                    if (map_for_c && lane == 0) tma_store_commit_group();
+                }
+                continue;
+            }
             const auto write_box = [&](int j) {  // up to 64 columns of the warp's rows, to shared memory
                 const int r = lane % 16, unit = lane / 16;
                 #pragma unroll
-                for (int i = 32 * j; i < 32 * j + 32 && i < BN / 2; i += 8)  // 16 columns
-                    stmatrix_x4(&Cs[warp][j % BOXES][r][((i / 4 + unit) % 8 ^ r % 8) * 8],
-                                pack<ELEMENT>(sum[i], sum[i + 1]),
-                                pack<ELEMENT>(sum[i + 2], sum[i + 3]),
-                                pack<ELEMENT>(sum[i + 4], sum[i + 5]),
-                                pack<ELEMENT>(sum[i + 6], sum[i + 7]));
+                for (int i = 32 * j; i < 32 * j + 32 && i < BQ / 2; i += 8)  // 16 columns
+                    stmatrix_x4(&Cs[warp][j % BOXES][r][((i / 4 + unit) % 8 ^ r % 8) * 8], word(i), word(i + 2), word(i + 4),
+                                word(i + 6));
             };
             if (map_for_c) {
                 #pragma unroll
-                for (int j = 0; j < BN / 64; ++j) {  // a box is on its way while the next one is written
+                for (int j = 0; j < BQ / 64; ++j) {  // a box is on its way while the next one is written
                     const auto cs = Cs[warp][j % BOXES];
                     if (lane == 0 && j == 0) tma_store_wait_group_read<0>();  // the last tile's boxes, long ago
                     if (lane == 0 && j >= BOXES) tma_store_wait_group_read<BOXES - 1>();  // what was in this one
@@ -230,51 +307,21 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     fence_proxy_async();
                     __syncwarp();
                     if (lane == 0) {
-                        tma_store(MATRIX_MAP(map_c, matrix, stride_c, sizeof(ELEMENT)), row, col + 64 * j, cs);
+                        store_box(own_p, own_q + 64 * j, cs);
                         tma_store_commit_group();
                     }
                 }
-                if (BN % 64 == 0) continue;  // else half a box is left, and TMA stores whole ones
+                if (BQ % 64 == 0) continue;  // else half a box is left, and TMA stores whole ones
             }
-            if (boxes) {  // what TMA cannot write: through shared memory too, then row by row
-                if (BN % 64 && lane == 0) tma_store_wait_group_read<0>();  // what was there
-                if (BN % 64) __syncwarp();
-                #pragma unroll
-                for (int j = 0; j < (BN + 63) / 64; ++j) {
-                    if (BN % 64 && map_for_c && j < BN / 64) continue;
-                    const auto cs = Cs[warp][j % BOXES];
-                    write_box(j);
-                    __syncwarp();
-                    const unsigned s = col + 64 * j + 2 * lane, end = BN % 64 ? min((unsigned)N, col + BN) : N;
-                    ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
-                    #pragma unroll ROWS
-                    for (int m = 0; m < 16 && row + m < M; ++m, c += ldc) {
-                        const auto at = (const unsigned*)&cs[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
-                        const unsigned word = BN % 64 == 0 || s < end ? *at : 0;  // half a box: nothing was written behind
-                        if ((unsigned long long)c % 4 == 0) {
-                            if (s + 1 < end) *(unsigned*)c = word;
-                            else if (s < end) c[0].bits = word;
-                        } else {  // the words of memory have an element of this lane and one of the lane before
-                            const unsigned before = __shfl_up_sync(~0u, word, 1);
-                            if (s + 1 < end && (lane == 31 || s + 2 >= end)) c[1].bits = word >> 16;
-                            if (s < end && lane == 0) c[0].bits = word;
-                            if (s < end && lane > 0) *(unsigned*)(c - 1) = before >> 16 | word << 16;
-                        }
-                    }
-                    __syncwarp();  // read, before the next box is written
-                }
-                continue;
-            }
+            if (BQ % 64 && lane == 0) tma_store_wait_group_read<0>();  // what was there
+            if (BQ % 64) __syncwarp();
             #pragma unroll
-            for (int eight = 0; eight < 2; ++eight) {
-                const unsigned r = row + 8 * eight + lane / 4;
-                if (r >= M) continue;
-                #pragma unroll
-                for (int i = 2 * eight; i < BN / 2; i += 4) {
-                    const unsigned s = col + i / 4 * 8 + lane % 4 * 2;
-                    store2(own_c + (long long)r * ldc + s, sum[i], sum[i + 1], N - (int)s, pairs, 1.f, beta,
-                           epilogue, r, s);
-                }
+            for (int j = 0; j < (BQ + 63) / 64; ++j) {  // through shared memory too
+                if (BQ % 64 && map_for_c && j < BQ / 64) continue;
+                write_box(j);
+                __syncwarp();
+                store_rows(own_p, own_q + 64 * j, BQ % 64 ? min((unsigned)N, own_q + BQ) : N, Cs[warp][j % BOXES]);
+                __syncwarp();  // read, before the next box is written
             }
         }
     }

@@ -41,6 +41,11 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "23 half a box": ("23_wgmma_pipeline", {"BM": 192, "BN": 96}),
     "23 of 256 rows": ("23_wgmma_pipeline", {"BM": 256, "BN": 96, "STAGES": 3, "CLUSTER": 2}),
     "23 of 256 rows NT": ("23_wgmma_pipeline", {"BM": 256, "BN": 160, "TRANSB": 1}),
+    "23 across": ("23_wgmma_pipeline", {"BM": 80, "BN": 64, "STAGES": 8, "TRANSA": 1}),
+    "23 across, two by two": (
+        "23_wgmma_pipeline",
+        {"BM": 144, "BN": 128, "CLUSTER": 4, "ALONG_N": 2, "TRANSB": 1},
+    ),
     "24": ("24_wgmma_fp16", {}),
     "25": ("25_wgmma_tf32", {}),
     "25 split": ("25_wgmma_tf32", {"SPLIT": 2}),
