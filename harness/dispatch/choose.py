@@ -8,11 +8,11 @@ name and number of multiprocessors, ranges of M, N and K and the variant that wa
 entry whose ranges contain the shape decides. The user's own table (`harness.dispatch.user_table`, written by
 ``harness choose --write``) is searched before it.
 
-``candidates`` are for shapes that no entry contains. The one with the fewest cycles by the model of
-`harness.dispatch.cost` is taken. For bf16x6, fp16x3 and 3xtf32 those of fp32 are among them, and for the last
-two those of bf16x6: no less exact, and faster where splitting the operands, or writing their parts to memory,
-takes longer than multiplying them. ``trials``, whose constants are guesses, are never taken; once
-``benchmarks/shapes.py --trials`` has timed them often, scripts/fit_model.py makes them candidates.
+``candidates`` are for shapes that no entry contains. The one with the fewest cycles is taken, by the model of
+`harness.dispatch.cost` and what `harness.dispatch.corrections` learnt of its errors. For bf16x6, fp16x3 and
+3xtf32 those of fp32 are among them, and for the last two those of bf16x6: no less exact, and faster where
+splitting the operands, or writing their parts, takes longer than multiplying. ``trials``, whose constants are
+guesses, are never taken: benchmarks/shapes.py times them, and scripts/fit_model.py makes them candidates.
 
 The operands' layout is given as in BLAS: ``"NT"`` says that A is row-major, and that B is stored transposed.
 A kernel with the parameters TRANSA and TRANSB reads either kind where it lies, in those combinations that it
@@ -41,7 +41,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.dispatch import cost, user_table
+from harness.dispatch import corrections, cost, user_table
 from harness.dispatch.cost import NN, Candidate, depth
 from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches, unread
 from harness.errors import UsageError
@@ -186,13 +186,13 @@ def ranked(
     invariant: str = "",
     dram: float = DRAM_BYTES,
 ) -> list[tuple[Variant, float]]:
-    """Return the candidates that can compute the product, with their cycles by the cost model, fastest first.
+    """Return the candidates that can compute the product, with their cycles, fastest first.
 
-    Arguments are those of `choose`. Candidates with equal cycles (limited by DRAM) are in the order of their
-    busy cycles. Empty if there are none.
+    Cycles are those of the cost model and, of its fastest `corrections.MOST`, corrected; these come first.
+    Arguments are those of `choose`. Empty if there are none.
     """
     serving = able(M, N, K, sms, arch, dtype, layout, epilogue, invariant, dram)
-    return cost.ranked(serving, (M, N, K, sms), layout=layout, pitches=pitches)
+    return corrections.ranked(serving, (M, N, K, sms), arch=arch, layout=layout, pitches=pitches)
 
 
 def able(

@@ -305,17 +305,28 @@ def ranked(
     layout: str,
     pitches: Pitches,
 ) -> list[tuple[Variant, float]]:
-    """Return the variants of candidates with their cycles for M, N, K and so many SMs, fastest first.
+    """Return the variants of candidates with their cycles, fastest first; arguments are of `in_order`."""
+    return [
+        (one.variant, cycles) for one, cycles in in_order(candidates, shape, layout=layout, pitches=pitches)
+    ]
+
+
+def in_order(
+    candidates: Sequence[Candidate],
+    shape: tuple[int, int, int, int],
+    *,
+    layout: str,
+    pitches: Pitches,
+) -> list[tuple[Candidate, float]]:
+    """Return candidates with their cycles for M, N, K and so many SMs, fastest first.
 
     Those with equal cycles (limited by DRAM) are in the order of their busy cycles. Left out are kernels that
     share tiles by the grid where they would share none: of 1,020 so timed 5 were the fastest.
     """
     candidates = [c for c in candidates if c.shares != "grid" or c.turns(*shape)[2]]
-    found = [
-        (c.cycles(*shape, layout, pitches), c.busy(*shape, pitches.straddled), c.variant) for c in candidates
-    ]
+    found = [(c.cycles(*shape, layout, pitches), c.busy(*shape, pitches.straddled), c) for c in candidates]
     found.sort(key=lambda one: one[:2])
-    return [(variant, cycles) for cycles, _, variant in found]
+    return [(one, cycles) for cycles, _, one in found]
 
 
 def depth(variant: Variant) -> int:

@@ -27,6 +27,7 @@ from harness.problems.gemm import GEMMS
 from shared.arrays import fake, gpu  # noqa: F401  (fixtures)
 
 Array = NDArray[Any]  # of float32 or float16
+TRANSPOSE = (8, 8, 4, 4, 8, 8)  # the sizes of transpose.cu's parameters
 STRIDES = (4, 8, 8, 8)  # bytes of the arguments that a batch adds
 
 
@@ -56,12 +57,22 @@ def placed(address: int, shape: tuple[int, int], strides: tuple[int, int], kind:
     return np.lib.stride_tricks.as_strided(flat, shape, [size * step for step in strides])
 
 
+def transpose(launch: Any) -> None:
+    """Copy an operand of four bytes an element to where, and as, a kernel reads it."""
+    source, target, rows, columns, pitch, wide = struct.unpack("=QQiiqq", b"".join(launch.args))
+    placed(target, (columns, rows), (wide, 1), "float32")[:] = placed(
+        source, (rows, columns), (pitch, 1), "float32"
+    ).T
+
+
 @pytest.fixture
 def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a fake driver whose launches of products, and of batches, multiply."""
-    fake.variants = []
+    fake.variants, fake.functions = [], {"matmul": None, "transpose": TRANSPOSE}
 
     def compiled(variant: Variant, _arch: str) -> SimpleNamespace:
+        if variant.entry == "transpose":
+            return SimpleNamespace(code=image(TRANSPOSE), entry=variant.entry)
         fake.variants.append(variant)
         sizes = fake_gemm.sizes(variant)
         if "BATCHED" in variant.params:
@@ -70,6 +81,9 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         return SimpleNamespace(code=image(sizes), entry=variant.entry)
 
     def run(launch: Any) -> None:
+        if launch.function == "transpose":
+            transpose(launch)
+            return
         variant = fake.variants[-1]
         given = [x for x in launch.args if len(x) != 128]  # no tensor maps
         a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = struct.unpack("=QQQiiiiiiff", b"".join(given[:11]))

@@ -15,12 +15,14 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver, image
 from harness import emulator
-from harness.dispatch import choose, split, traffic
+from harness.dispatch import choose, cost, split, traffic
 from harness.dispatch.call import copies, gpus
+from harness.dispatch.traffic import ALIGNED
 from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.compiler import compile_kernel
+from harness.kernels.epilogue import PLAIN
 from harness.kernels.spec import Variant
 from shared.arrays import Array, Dlpack, fake, gpu  # noqa: F401  (fixtures)
 
@@ -280,14 +282,16 @@ def test_an_entry_holds_for_the_shape_that_its_kernel_turns_to(monkeypatch: pyte
 
 def test_of_two_operands_the_smaller_is_copied() -> None:
     """The model counts that copy: it is nearly as cheap as that of the other layout's mirror image."""
-    ways = {"dtype": "tf32", "layout": "TN", **H200}
-    (one, cycles), (other, mirrored) = (
-        choose.ranked(m, n, 4096, **ways)[0] for m, n in ((256, 8192), (8192, 256))
-    )
+
+    def fastest(m: int, n: int, layout: str) -> tuple[Variant, float]:
+        able = choose.able(m, n, 4096, 132, "sm_90a", "tf32", layout, PLAIN, "")
+        return cost.ranked(able, (m, n, 4096, 132), layout=layout, pitches=ALIGNED)[0]
+
+    (one, cycles), (other, mirrored) = (fastest(m, n, "TN") for m, n in ((256, 8192), (8192, 256)))
     assert (traffic.unread(one, "TN"), traffic.unread(other, "TN")) == ("A", "B")
     assert cycles == pytest.approx(mirrored, rel=0.05)
-    assert max(cycles, mirrored) < choose.ranked(8192, 8192, 4096, **ways)[0][1]
-    plain = choose.ranked(256, 8192, 4096, dtype="tf32", **H200)[0][1]
+    assert max(cycles, mirrored) < fastest(8192, 8192, "TN")[1]
+    plain = fastest(256, 8192, "NN")[1]
     assert plain + 4000 < cycles < plain + 4000 + 2 * 4 * 512 * 4096 / (132 * 13)
 
 

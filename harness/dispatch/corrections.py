@@ -1,0 +1,177 @@
+"""What the cost model misses, learnt from times: regression trees on its errors.
+
+The constants of a candidate cannot tell everything that a product's shape does to it. ``corrections.npz``
+beside this file holds, for kernels of a type, trees that were boosted (T. Chen and C. Guestrin, XGBoost,
+KDD 2016) on the logarithm of measured over modelled cycles, by scripts/fit_corrections.py with LightGBM.
+`FEATURES` says what they ask. Their sum corrects the cycles of the candidates that the model takes for the
+fastest; of the others it would change no choice.
+
+They hold for a single product on GPUs like those on which the times were taken: sm_90a with 132
+multiprocessors, and DRAM between the slowest and the fastest of theirs. Elsewhere the model is all there is.
+They belong to the constants in ``table.json``: a file that was fitted to others is refused, because its
+corrections would be those of other errors.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.dispatch import cost, traffic
+from harness.dispatch.cost import Candidate
+from harness.dispatch.traffic import Pitches
+from harness.errors import UsageError
+from harness.kernels.spec import Variant
+
+Values = NDArray[np.float64]
+
+FILE = Path(__file__).with_name("corrections.npz")
+ARCH = "sm_90a"
+MOST = 32  # candidates that are corrected: of 920 draws the fastest timed was among so many in all but a few
+# Types whose kernels differ in one instruction's type have the same trees.
+_ALIKE = {"bf16": "16 bits", "fp16": "16 bits"}
+_PARAMETERS = ("STAGES", "CLUSTER", "ALONG_N", "SPLIT", "SHARE", "ACROSS", "BLOCKS", "WARPS_M", "FEW", "ROWS")
+FEATURES = (
+    *("rung", "log2 M", "log2 N", "log2 K", "tile rows", "tile columns", *_PARAMETERS),
+    *("filled rows", "filled columns", "log2 steps", "tiles of an SM", "tiles / SMs", "sharing"),
+    *("log2 cycles", "log2 cycles / waiting", "A transposed", "B transposed", "A unmapped", "B unmapped"),
+    *(
+        "copies transposed",
+        "copies",
+        "straddled",
+        "uneven",
+        "rest of K",
+        "A MiB",
+        "B MiB",
+        "C MiB",
+        "DRAM bytes a cycle",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees, one after the other, whose values add up.
+
+    A node of `feature` f leads to the node `left` of it where ``x[f] <= threshold`` and else to `right`; a
+    leaf leads to itself. `roots` are the first nodes of the trees, and `depth` is the most steps to a leaf.
+    """
+
+    roots: NDArray[np.int32]
+    feature: NDArray[np.uint8]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    value: NDArray[np.float32]
+    depth: int
+
+    def predict(self, rows: Values) -> Values:
+        """Return the sum over all trees for each of the rows, of as many values as there are `FEATURES`."""
+        lines, at = np.arange(len(rows))[:, None], np.tile(self.roots, (len(rows), 1))
+        for _ in range(self.depth):
+            lower = rows[lines, self.feature[at]] <= self.threshold[at]
+            at = np.where(lower, self.left[at], self.right[at])
+        return np.asarray(self.value[at].sum(axis=1, dtype=np.float64))
+
+
+def described(
+    one: Candidate,
+    shape: tuple[int, int, int, int],
+    *,
+    layout: str,
+    pitches: Pitches,
+    cycles: float,
+) -> list[float]:
+    """Return the `FEATURES` of a candidate with its modelled `cycles` for M, N, K and so many SMs."""
+    (M, N, K, sms), params, size = shape, one.variant.params, one.dtype.itemsize / 2**20
+    rows, columns = one.variant.tile
+    steps, tiles, shared = one.turns(*shape)
+    waiting = traffic.compulsory(M, N, K, dtype=one.dtype, sms=sms, dram=one.dram)
+    numbers = [math.log2(M), math.log2(N), math.log2(max(1, K)), rows, columns]
+    numbers += [params.get(name, 0) for name in _PARAMETERS]
+    numbers += [M / (math.ceil(M / rows) * rows), N / (math.ceil(N / columns) * columns)]
+    numbers += [math.log2(max(1, steps)), tiles, one.count(M, N) / sms, shared]
+    numbers += [math.log2(cycles), math.log2(cycles / waiting), layout[0] == "T", layout[1] == "T"]
+    flips = traffic.unread(one.variant, layout)
+    left = traffic.boxed(one.variant, "".join(x for x in pitches.unmapped if x not in flips))
+    moved = traffic.copied(one.variant, M, N, K, sms=sms, unmapped=left, dram=one.dram)
+    numbers += ["A" in pitches.unmapped, "B" in pitches.unmapped, len(flips), len(moved)]
+    numbers += [pitches.straddled, pitches.uneven, K % 64]
+    numbers += [M * K * size, K * N * size, M * N * size, one.dram]
+    return [float(one.variant.kernel.path.stem[:2]), *map(float, numbers)]
+
+
+def ranked(
+    candidates: Sequence[Candidate],
+    shape: tuple[int, int, int, int],
+    *,
+    arch: str,
+    layout: str,
+    pitches: Pitches,
+) -> list[tuple[Variant, float]]:
+    """Return the variants of candidates with their cycles, as `cost.ranked` does, but corrected.
+
+    Only the model's first `MOST` are corrected, by the trees of their kernels' types, and come first. On a
+    GPU for which there are no trees none is.
+    """
+    found = cost.in_order(candidates, shape, layout=layout, pitches=pitches)
+    if not found or not holds(shape[-1], arch, found[0][0].dram):
+        return [(one.variant, cycles) for one, cycles in found]
+    first, rest = found[:MOST], found[MOST:]
+    types = [_ALIKE.get(c.dtype.name, c.dtype.name) for c, _ in first]
+    factors = np.ones(len(first))
+    for name in shipped().keys() & set(types):
+        own = [i for i, other in enumerate(types) if other == name]
+        some = (first[i] for i in own)
+        rows = [described(c, shape, layout=layout, pitches=pitches, cycles=cycles) for c, cycles in some]
+        factors[own] = np.exp(shipped()[name].predict(np.array(rows)))
+    known = [(c, cycles * float(factor)) for (c, cycles), factor in zip(first, factors, strict=True)]
+    known.sort(key=lambda one: one[1])
+    return [(one.variant, cycles) for one, cycles in (*known, *rest)]
+
+
+@functools.cache
+def holds(sms: int, arch: str, dram: float) -> bool:
+    """Return True for GPUs like those on which the times were taken; `dram` is `traffic.dram_bytes`."""
+    with np.load(FILE) as arrays:
+        slowest, fastest = arrays["dram"].tolist()
+    return (sms, arch) == (cost.H200_SMS, ARCH) and slowest <= dram <= fastest
+
+
+@functools.cache
+def shipped() -> Mapping[str, Forest]:
+    """Return the trees of the kernels of each type, or of "16 bits".
+
+    Raises UsageError if they belong to other constants.
+    """
+    with np.load(FILE) as arrays:
+        if str(arrays["constants"]) != constants():
+            hint = "python scripts/fit_corrections.py, with the records that the constants were fitted to"
+            raise UsageError("corrections of other constants than table.json has", where=str(FILE), hint=hint)
+        return {name: unpacked(arrays, name) for name in arrays["types"].tolist()}
+
+
+def constants() -> str:
+    """Return the SHA-256 of the candidates in ``table.json``, whose errors the corrections are of."""
+    table = json.loads(FILE.with_name("table.json").read_text(encoding="utf-8"))
+    return hashlib.sha256(json.dumps(table["candidates"], sort_keys=True).encode()).hexdigest()
+
+
+def unpacked(arrays: Mapping[str, Any], name: str) -> Forest:
+    """Return the trees of a type from the arrays of a file: of nodes, and how many each tree has."""
+    sizes = arrays[f"{name} sizes"].astype(np.int32)
+    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
+    first = np.repeat(roots, sizes)
+    left, right = (arrays[f"{name} {side}"].astype(np.int32) + first for side in ("left", "right"))
+    feature, threshold = arrays[f"{name} feature"], arrays[f"{name} threshold"]
+    value = arrays[f"{name} value"].astype(np.float32)
+    return Forest(roots, feature, threshold, left, right, value, int(arrays[f"{name} depth"]))

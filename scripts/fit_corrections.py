@@ -1,0 +1,187 @@
+"""Fit what `harness.dispatch.corrections` adds to the cost model, and say what the choice loses with it.
+
+    pip install '.[fit]'
+    python scripts/fit_corrections.py shapes.json ... [--mapped older.json ...] [--write]
+
+Give it the records that scripts/fit_model.py had, after that has written its constants: the trees learn what
+these leave. Times count the more the nearer they are to the draw's fastest, for only there an error changes a
+choice. The table is of three fits, each to two thirds of the draws, and tested on the others: how much longer
+than the fastest timed candidate the choice takes, by the model alone and corrected. What is written is fitted
+to all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import fit_model
+import lightgbm
+import numpy as np
+from fit_model import Time, Vector
+
+from harness.dispatch import corrections
+from harness.dispatch.corrections import Forest
+from harness.results.tables import plain_table
+from harness.support import files
+
+TYPES = {"16 bits": ("bf16", "fp16"), "tf32": ("tf32",), "fp32": ("fp32",)}
+FOLDS = 3
+_NEAR = 0.25  # of the logarithm of times: what is so far from the fastest counts 1/e as much
+_TREES = 300
+_OPTIONS = {
+    "objective": "l2",
+    "learning_rate": 0.15,
+    "num_leaves": 127,
+    "min_data_in_leaf": 20,
+    "lambda_l2": 1.0,
+    "seed": 1,
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbose": -1,
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Times of one type, a row each: features, draws as numbers, modelled and measured cycles."""
+
+    rows: Vector
+    draws: np.ndarray[Any, np.dtype[np.int64]]
+    modelled: Vector
+    measured: Vector
+
+    @property
+    def errors(self) -> Vector:
+        """The logarithms of measured over modelled cycles."""
+        return np.asarray(np.log(self.measured / self.modelled))
+
+    @property
+    def weights(self) -> Vector:
+        """How much each row counts: 1 for the fastest of a draw, less for those that are slower."""
+        return np.asarray(np.exp(-np.log(self.measured / self._fastest()) / _NEAR))
+
+    def _fastest(self) -> Vector:
+        best = np.full(self.draws.max() + 1, np.inf)
+        np.minimum.at(best, self.draws, self.measured)
+        return np.asarray(best[self.draws])
+
+    def only(self, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Sample:
+        """Return some of the rows."""
+        return Sample(self.rows[chosen], self.draws[chosen], self.modelled[chosen], self.measured[chosen])
+
+    def regrets(self, cycles: Vector) -> Vector:
+        """Return for each draw how much longer than the fastest the one with the least `cycles` takes."""
+        order = np.lexsort((cycles, self.draws))
+        first = np.unique(self.draws[order], return_index=True)[1]
+        return np.asarray((self.measured / self._fastest())[order[first]] - 1)
+
+
+def sampled(times: Sequence[Time], dtypes: Sequence[str]) -> Sample:
+    """Return the times of kernels of these types with what the trees are told of them, but for batches."""
+    known, numbers = fit_model.candidates(), dict[tuple[str, int], int]()
+    by_key: defaultdict[fit_model.Key, list[Time]] = defaultdict(list)
+    for time in times:
+        if time.key[0] in dtypes and time.batch == 1:
+            by_key[time.key].append(time)
+    rows, draws, modelled, measured = [], [], [], []
+    for key, some in by_key.items():
+        for time, cycles in zip(some, fit_model.all_predicted(known[key], some), strict=True):
+            one = replace(known[key], variant=time.variant, dram=time.dram)
+            about = {"layout": time.layout, "pitches": time.pitches, "cycles": cycles}
+            rows.append(corrections.described(one, (*time.shape, time.sms), **about))
+            draws.append(numbers.setdefault(time.draw, len(numbers)))
+            modelled.append(cycles)
+            measured.append(time.cycles)
+    return Sample(np.array(rows), np.array(draws), np.array(modelled), np.array(measured))
+
+
+def grown(sample: Sample, trees: int = _TREES) -> dict[str, Any]:
+    """Return the arrays of trees that are fitted to a sample, as `corrections.unpacked` reads them."""
+    data = lightgbm.Dataset(sample.rows, sample.errors, weight=sample.weights)
+    booster = lightgbm.train(dict(_OPTIONS), data, num_boost_round=trees)
+    nodes, sizes, depths = list[tuple[int, float, int, int, float]](), [], []
+    for tree in booster.dump_model()["tree_info"]:
+        flat = list(flattened(tree["tree_structure"]))
+        nodes += [node for node, _ in flat]
+        sizes.append(len(flat))
+        depths.append(max(depth for _, depth in flat))
+    feature, threshold, left, right, value = zip(*nodes, strict=True)
+    return {
+        "sizes": np.array(sizes, np.uint16),
+        "feature": np.array(feature, np.uint8),
+        "threshold": np.array(threshold, np.float32),
+        "left": np.array(left, np.uint16),
+        "right": np.array(right, np.uint16),
+        "value": np.array(value, np.float16),
+        "depth": np.array(max(depths)),
+    }
+
+
+def flattened(root: Mapping[str, Any]) -> Iterator[tuple[tuple[int, float, int, int, float], int]]:
+    """Yield the nodes of a tree, each with its depth: feature, threshold, left, right and value."""
+    waiting, count = [(root, 0)], 1
+    for number, (node, depth) in enumerate(waiting):  # it grows under way
+        if "split_feature" not in node:
+            yield (0, 0.0, number, number, node["leaf_value"]), depth
+            continue
+        # float32 must not move a value to the other side: the next one below would, one above cannot.
+        threshold = np.nextafter(np.float32(node["threshold"]), np.float32(np.inf))
+        yield (node["split_feature"], float(threshold), count, count + 1, 0.0), depth
+        waiting += [(node["left_child"], depth + 1), (node["right_child"], depth + 1)]
+        count += 2
+
+
+def forest_of(arrays: Mapping[str, Any]) -> Forest:
+    """Return the trees whose arrays these are."""
+    return corrections.unpacked({f"x {name}": array for name, array in arrays.items()}, "x")
+
+
+def tested(sample: Sample, trees: int = _TREES) -> tuple[Vector, Vector]:
+    """Return the regrets of all draws by the model and corrected, each by a fit to other draws."""
+    part = np.random.default_rng(1).permutation(int(sample.draws.max()) + 1)[sample.draws] % FOLDS
+    before, after = [], []
+    for fold in range(FOLDS):
+        own = sample.only(part == fold)
+        forest = forest_of(grown(sample.only(part != fold), trees))
+        before.append(own.regrets(own.modelled))
+        after.append(own.regrets(own.modelled * np.exp(forest.predict(own.rows))))
+    return np.concatenate(before), np.concatenate(after)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", nargs="+", type=Path, help="records of draws")
+    parser.add_argument("--mapped", nargs="+", type=Path, default=[], help="older ones, as of fit_model.py")
+    parser.add_argument("--write", action="store_true", help="write corrections.npz")
+    given = parser.parse_args(arguments)
+    times = fit_model.times(given.results, fit_model.candidates(), given.mapped)
+    cells, written = [], dict[str, Any]()
+    for name, dtypes in TYPES.items():
+        sample = sampled(times, dtypes)
+        for label, regrets in zip(("model", "corrected"), tested(sample), strict=True):
+            shown = (f"{100 * x:.1f}%" for x in (regrets.mean(), np.percentile(regrets, 95), regrets.max()))
+            cells.append([name, label, str(len(regrets)), *shown])
+        if given.write:
+            written |= {f"{name} {part}": array for part, array in grown(sample).items()}
+    print(plain_table(cells, ["type", "choice", "draws", "regret", "95th pct", "most"], keys=2))
+    if given.write:
+        written["dram"] = np.array([f(time.dram for time in times) for f in (min, max)])
+        written |= {"types": np.array(list(TYPES)), "constants": np.array(corrections.constants())}
+        content = io.BytesIO()
+        np.savez_compressed(content, **written)
+        files.write_file(corrections.FILE, content.getvalue())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Corrections of the cost model: trees by hand, where they hold, and what the choice gains by them."""
+
+from __future__ import annotations
+
+import math
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.dispatch import choose, corrections, cost
+from harness.dispatch.corrections import FEATURES, Forest
+from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches
+from harness.errors import UsageError
+from harness.kernels.epilogue import PLAIN
+
+CARD: dict[str, Any] = {"sms": 132, "arch": "sm_90a"}
+
+
+def by_hand() -> dict[str, Any]:
+    """Two trees: ``x[1] <= 3 ? (x[0] <= 0.5 ? 1 : 2) : 4`` and a leaf of 10."""
+    return {
+        "x sizes": np.array([5, 1], np.uint16),
+        "x feature": np.array([1, 0, 0, 0, 0, 0], np.uint8),
+        "x threshold": np.array([3, 0.5, 0, 0, 0, 0], np.float32),
+        "x left": np.array([1, 3, 2, 3, 4, 0], np.uint16),
+        "x right": np.array([2, 4, 2, 3, 4, 0], np.uint16),
+        "x value": np.array([0, 0, 4, 1, 2, 10], np.float16),
+        "x depth": np.array(2),
+    }
+
+
+def test_trees_by_hand() -> None:
+    forest = corrections.unpacked(by_hand(), "x")
+    rows = np.array([[0.0, 3.0], [0.5, 2.0], [0.75, 3.0], [0.0, 3.5]])
+    assert forest.predict(rows).tolist() == [11, 11, 12, 14]
+    assert forest.predict(rows[:0]).tolist() == []
+
+
+def test_each_leaf_of_the_shipped_trees_is_reached_and_stays() -> None:
+    for forest in corrections.shipped().values():
+        leaves = forest.left == forest.right
+        assert (forest.left[leaves] == np.flatnonzero(leaves)).all(), "a leaf leads to itself"
+        assert forest.feature.max() < len(FEATURES) and np.isfinite(forest.threshold).all()
+        assert np.abs(forest.value).max() < 3
+        at, seen = forest.roots, set(forest.roots.tolist())
+        while (
+            len(at := np.unique(np.concatenate([forest.left[at], forest.right[at]])))
+            and set(at.tolist()) - seen
+        ):
+            seen |= set(at.tolist())
+        assert len(seen) == len(forest.feature), "no node is lost"
+        # As deep as it says: one step less, and some row would end between a root and a leaf.
+        reached = forest.roots
+        for _ in range(forest.depth):
+            reached = np.unique(np.concatenate([forest.left[reached], forest.right[reached]]))
+        assert leaves[reached].all()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32", "fp32"])
+@pytest.mark.parametrize("pitches", [ALIGNED, Pitches(straddled=True, unmapped="AB", uneven=True)])
+def test_every_candidate_can_be_described(dtype: str, pitches: Pitches) -> None:
+    draw = random.SystemRandom()
+    for layout in ("NN", "NT", "TN", "TT"):
+        shape = *(round(2 ** draw.uniform(0, 14)) for _ in range(3)), 132
+        able = choose.able(*shape, "sm_90a", dtype, layout, PLAIN, "")
+        found = cost.in_order(able, shape, layout=layout, pitches=pitches)
+        assert len(found) > 20
+        for one, cycles in found:
+            row = corrections.described(one, shape, layout=layout, pitches=pitches, cycles=cycles)
+            assert len(row) == len(FEATURES) and np.isfinite(row).all(), (one.variant.label, shape)
+
+
+def ranks(dtype: str = "bf16", **card: Any) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """Return labels and cycles of the candidates for a product: as chosen from, and by the model alone."""
+    shape = 667, 4096, 4096
+    where = {**CARD, **card}
+    chosen = choose.ranked(*shape, **where, dtype=dtype, layout="NT")
+    dram = where.get("dram", DRAM_BYTES)
+    able = choose.able(*shape, where["sms"], where["arch"], dtype, "NT", PLAIN, "", dram)
+    model = cost.ranked(able, (*shape, where["sms"]), layout="NT", pitches=ALIGNED)
+    return [[(v.label, cycles) for v, cycles in some] for some in (chosen, model)]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32", "fp32"])
+def test_the_models_first_are_corrected_and_the_others_are_as_they_were(dtype: str) -> None:
+    chosen, model = ranks(dtype)
+    most = corrections.MOST
+    assert chosen[most:] == model[most:] and len(chosen) > most
+    assert {name for name, _ in chosen[:most]} == {name for name, _ in model[:most]}
+    assert chosen[:most] != model[:most]
+    cycles = [c for _, c in chosen[:most]]
+    assert cycles == sorted(cycles)
+    assert all(1 / 3 < c / dict(model)[name] < 3 for name, c in chosen)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "card"), [("bf16", {"sms": 114}), ("fp32", {"arch": "sm_80"}), ("tf32", {"dram": 3.1})]
+)
+def test_elsewhere_the_model_is_all_there_is(dtype: str, card: dict[str, Any]) -> None:
+    chosen, model = ranks(dtype, **card)
+    assert chosen == model
+
+
+def test_corrections_of_other_constants_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with np.load(corrections.FILE) as arrays:
+        others = {**arrays, "constants": np.array("0" * 64)}
+    np.savez_compressed(tmp_path / "corrections.npz", **others)
+    monkeypatch.setattr(corrections, "FILE", tmp_path / "corrections.npz")
+    (tmp_path / "table.json").write_bytes(Path(choose._TABLE).read_bytes())
+    corrections.shipped.cache_clear()
+    try:
+        with pytest.raises(UsageError, match="corrections of other constants") as e:
+            corrections.shipped()
+        assert "fit_corrections.py" in str(e.value)
+    finally:
+        corrections.shipped.cache_clear()
+
+
+def test_the_shipped_file_is_small() -> None:
+    """It goes into the wheel, and is read before the first product."""
+    assert corrections.FILE.stat().st_size < 1_500_000
+    assert zipfile.is_zipfile(corrections.FILE)
+
+
+def test_a_choice_takes_milliseconds() -> None:
+    """Of one that is not known yet: the trees may not take longer than the model does."""
+    forest = corrections.shipped()["16 bits"]
+    assert isinstance(forest, Forest) and forest.depth < 64
+    assert math.prod((corrections.MOST, len(forest.roots), forest.depth)) < 1_000_000  # nodes
