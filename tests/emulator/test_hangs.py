@@ -179,6 +179,20 @@ LONG = {
         1,
         1024,
     ),
+    "tickets of a counter": Hang(
+        """__shared__ int tile; __shared__ float red[128];
+        while (true) {
+          if (t == 0) tile = atomicAdd(p, 1);
+          __syncthreads(); int i = tile; if (i >= 8 * blockDim.x) break;
+          red[t] = t; __syncthreads();
+          for (int k = 64; k; k >>= 1) { if (t < k) red[t] += red[t + k]; __syncthreads(); }
+          if (t == 0) { float had = 0; if (i) { while (v[i + 1999] == 0) ; had = p[i + 4000]; }
+            p[i + 4001] = had + red[0]; __threadfence(); v[i + 2000] = 1; red[0] = had; }
+          __syncthreads(); s += red[0]; __syncthreads();
+        }""",
+        1,
+        128,
+    ),
     "many turns at a lock": Hang(
         "if (t == 0) for (int i = 0; i < 20; i++) { while (atomicCAS(p, 0, 1)) ; p[1]++; __threadfence(); "
         "atomicExch(p, 0); }",

@@ -232,7 +232,9 @@ class Loops:
 
     def _compared(self, edge: Edge) -> list[tuple[Instruction, str]]:
         """Return the comparisons of the guards by which threads leave a loop, and the type of each."""
-        guards = {ins.guard for ins in self._exits(edge) if ins.guard}
+        # ``@p bra`` before an exit without a guard leads past it.
+        exits = [(ins, self._batch.launch.entry.instructions[ins.index - 1]) for ins in self._exits(edge)]
+        guards = {ins.guard or (before.guard if before.targets else "") for ins, before in exits} - {""}
         found = []
         for ins in reversed(self._batch.launch.entry.instructions[edge.target : edge.pc + 1]):
             if ins.operands and guards & set(ins.operands[0].split("|")):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses, tensors
+from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
 from harness.problems.guessed import pointed
@@ -54,6 +55,7 @@ class _Known:
     held: elements of pointers that follow from host code or tensor maps
     changed: the pointers through which the kernel may write
     depth, size: of how many sizes an array is the product, and each
+    grid: as host code launches it
     """
 
     values: Sequence[text.Parameter]
@@ -66,6 +68,12 @@ class _Known:
     changed: Sequence[str]
     depth: int
     size: int
+    grid: Sequence[Expr]
+
+    def blocks(self, sizes: Mapping[str, int]) -> int:
+        """Return how many blocks host code launches along x; 0 where that is not known."""
+        known = self.grid and self.grid[0].names <= sizes.keys()
+        return self.grid[0](sizes) if known else 0
 
     def counted(self, axes: Axes) -> dict[str, int]:
         """Return the elements of each pointer where `axes` are given."""
@@ -85,6 +93,10 @@ class _Known:
             )
         each = {p.name: self.indexed[p.name] for p in self.pointers}
         found = {name: max(1, length) * at.width + at.begins for name, at in each.items()}
+        blocks = self.blocks({name: int(axes.get(name, value)) for name, value in self.scalars.items()})
+        for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
+            if at.shares * blocks >= 2 * found[name]:
+                found[name] = at.shares * blocks
         few = pointed.entries(max(sizes), length)
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
         return {**found, **tables, **self.held}
@@ -102,6 +114,9 @@ class _Known:
         for axis, names in pointed.operands(self.pointers, self.values, self.types, sizes).items():
             for name in names:
                 x = elements.contents(rng, self.types[axis], sizes[axis], least)
+                first = self.indexed[axis].counts
+                if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
+                    x[...] = np.array(first).astype(x.dtype)
                 made[name] = np.sort(x, axis=0) if self.indexed[axis].begins else x
         return made
 
@@ -144,7 +159,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
-        held=lengths, depth=depth, size=size,
+        held=lengths, depth=depth, size=size, grid=kernel.grid,
         changed=[p.name for p in pointers if not p.const or p.name in maps],
     )  # fmt: skip
     limits = pointed.limits(entry.body, values, types)
