@@ -41,7 +41,8 @@ def test_elements_of_a_thread(use: str, width: int) -> None:
 @pytest.mark.parametrize(
     ("use", "width"),
     [("x[tile * 128 + threadIdx.x]", 128), ("x[b * 128 + threadIdx.x]", 1), ("x[tile * n + threadIdx.x]", 1),
-     ("f(x + at + i * 4)", 40), ("x[at + t]", 40), ("x[flat + t]", 1), ("x[whole + t]", 1), ("y[at]", 1)],
+     ("f(x + at + i * 4)", 40), ("x[at + t]", 40), ("x[flat + t]", 1), ("x[whole + t]", 1), ("y[at]", 1),
+     ("f(x + (size_t)(blockIdx.x + i * gridDim.x) * K, 4)", 40), ("x[(b + gridDim.x) * n]", 1)],
 )  # fmt: skip
 def test_elements_of_an_item(use: str, width: int) -> None:
     """An item is what a loop, or a block and a size, count; a block alone has a tile."""
@@ -73,6 +74,13 @@ def test_elements_of_a_block(use: str, share: int) -> None:
 def test_numbers_that_counters_begin_with(use: str, number: int | None) -> None:
     assert extents.counts(f"{use};", "x", NUMBERS) == number
     assert extents.counts(re.sub(r"\bx\b", "m.x", f"{use};"), "m.x", NUMBERS) == number
+
+
+def test_a_lock_that_a_function_takes_is_free() -> None:
+    source = "__device__ void lock(int id, int* m) { while (atomicCAS(m, 7, 1) != 7) ; }"
+    assert extents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS, source).counts == 7
+    assert extents.of("lock(x[0], y);", "x", NUMBERS, source).counts is None
+    assert extents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS).counts is None
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,13 @@ class Indexed:
     shares: int = 0
 
 
-def of(body: str, name: str, values: Values) -> Indexed:
-    """Return what the indices of a body say of a parameter, a pointer or a size."""
+def of(body: str, name: str, values: Values, source: str = "") -> Indexed:
+    """Return what the indices of a body say of a parameter, a pointer or a size; `source` has functions."""
     return Indexed(
         width=width(body, name, values),
         border=border(body, name),
         begins=begins(body, name),
-        counts=counts(body, name, values),
+        counts=_first([counts(b, n, values) for b, n in ((body, name), *_passed(source, body, name))]),
         shares=shares(body, name, values),
     )
 
@@ -81,15 +81,20 @@ def width(body: str, pointer: str, values: Values) -> int:
 
 def _offsets(body: str, pointer: str) -> list[str]:
     """Return what a body adds to a pointer."""
-    return re.findall(rf"\b{re.escape(pointer)}\s*\+=?\s*([^;,)]*)", body)
+    return re.findall(rf"\b{re.escape(pointer)}\s*\+=?\s*((?:\([^()]*\)|[^;,()])*)", body)
 
 
 def _in_blocks(indices: Sequence[str], places: Sequence[str], body: str, values: Values) -> Iterator[int]:
     """Yield the numbers N of indices that begin at ``item * N``, where an item is not a block's alone.
 
-    Such are ``tile * N + threadIdx.x`` and, with ``at = blockIdx.y * rows * N``, ``at + i``.
+    Such are ``tile * N + threadIdx.x``, ``(blockIdx.x + i * gridDim.x) * N`` and ``at + i`` with
+    ``at = blockIdx.y * rows * N``.
     """
     given = dict(_ASSIGNED.findall(body))
+    for place in places:
+        if at := re.match(r"(?:\(\s*\w+\s*\)\s*)?\([^()]*\bgridDim\b[^()]*\)\s*\*\s*(\w+)", place.strip()):
+            number = values.number(at[1]) or 1
+            yield number if number <= _MOST else 1
     for index in indices:
         if at := re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\*\s*(\w+)\s*\+\s*threadIdx\.x\s*", index):
             number = 1 if "blockIdx" in given.get(at[1], "") else values.number(at[2]) or 1
@@ -199,6 +204,22 @@ def begins(body: str, pointer: str) -> bool:
     conditions = re.findall(r"\bfor\s*\([^;]*;([^;]*);|\bwhile\s*\(([^;{}]*)\)", body)
     written = re.search(rf"\b{re.escape(pointer)}\s*\[[^];]*\]\s*(?:[-+*/|&^]?=(?!=)|\+\+|--)", body)
     return not written and any(re.search(rf"<[^=]*?(?:{until})", "".join(pair)) for pair in conditions)
+
+
+def _first(found: Sequence[int | None]) -> int | None:
+    return next((n for n in found if n is not None), None)
+
+
+def _passed(source: str, body: str, pointer: str) -> Iterator[tuple[str, str]]:
+    """Yield (body, parameter) of the functions of a text to which a body passes a pointer."""
+    for name in dict.fromkeys(re.findall(rf"\b(\w+)\s*\([^;{{}}]*\b{re.escape(pointer)}\b", body)):
+        call = re.search(rf"\b{name}\s*\(([^;{{}}()]*\b{re.escape(pointer)}\b[^;{{}}()]*)\)", body)
+        made = re.search(rf"\b{name}\s*\(([^(){{}};]*)\)\s*\{{", source)
+        if call is None or made is None or (closed := text.closing(source, made.end() - 1)) < 0:
+            continue
+        for given, parameter in zip(text.split(call[1]), text.split(made[1]), strict=False):
+            if re.search(rf"\b{re.escape(pointer)}\b", given):
+                yield source[made.end() : closed], text.parameter(parameter, "").name
 
 
 def counts(body: str, pointer: str, values: Values) -> int | None:

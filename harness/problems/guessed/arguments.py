@@ -155,7 +155,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
     body = pointed.plain(entry.body, tables, types)
-    indexed = {p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)}
+    plain = text.blank(kernel.source)
+    indexed = {p.name: extents.of(body, p.name, numbers, plain) for p in (*values, *pointers)}
 
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
