@@ -34,7 +34,7 @@ import harness.emulator.instructions.system.calls
 import harness.emulator.instructions.system.stack
 import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
-from harness.emulator.blocks.batch import Batch
+from harness.emulator.blocks.batch import Batch, Endless
 from harness.emulator.blocks.delays.stores import Delays
 from harness.emulator.blocks.endless import PATIENCE, Repeats
 from harness.emulator.blocks.schedule import Schedule
@@ -144,12 +144,14 @@ class Launch:
         left = len(firsts)
         polling: list[tuple[Batch, Iterator[None], HazardWatch | Watch | None]] = []
         seen, idle, turns, states, looked = -1, 0, 0, Repeats(), 0.0
+        endless = Endless()
         while True:
             idle = idle + 1 if self.progress == seen else 0
             if self.delays is not None:
                 self.delays.turn(idle=idle > 0)
             turns += 1
-            stuck = idle > _ROUNDS
+            running = [batch for batch, *_ in polling]
+            stuck = idle > _ROUNDS or endless.seen(running)
             due = turns % _LOOK[0] == 0 or time.thread_time() > looked + _LOOK[1]
             if polling and due and self.code.slice.complete:
                 looked = time.thread_time()
@@ -169,7 +171,11 @@ class Launch:
                 elif not polling:
                     break
                 elif stuck:
-                    raise polling[0][0].hangs("all threads wait, again and again, for what none of them does")
+                    said = next(
+                        iter(running[0].loops.unbounded.values()),
+                        "all threads wait, again and again, for what none of them does",
+                    )
+                    raise running[0].hangs(said)
             seen = self.progress
             for batch, *_ in polling:
                 if not self.alone:

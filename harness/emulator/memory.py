@@ -35,11 +35,13 @@ class Buffer:
     array: C-contiguous; the kernel's stores are written back into it
     name: its name in findings
     initialised: False if a byte may not be read before the kernel has written it, whatever the array holds
+    pointers: places in bytes, and the buffers whose addresses stand there
     """
 
     array: NDArray[Any]
     name: str
     initialised: bool = True
+    pointers: tuple[tuple[int, Buffer], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,7 @@ class Arena:
         self._flags = {size: self._written.view(f"u{size}") for size in UNIT}
         self._starts = np.array([a.start for a in self.allocations] or [0])
         self._ends = np.array([a.end for a in self.allocations] or [0])
+        self._pointers: list[tuple[int, int, bytes, bytes]] = []  # (index, place, address, bytes before)
         self.stored: set[int] = set()  # indices of the allocations that the kernel has stored to
 
     def _slice(self, allocation: Allocation) -> Array:
@@ -106,11 +109,21 @@ class Arena:
         found: Array = self._bytes[(addresses - GLOBAL_BASE)[:, None] + np.arange(size)]
         return found
 
+    def point(self, allocation: Allocation, offset: int, address: int) -> None:
+        """Let an allocation hold an address at this place, until it is copied back."""
+        place, data = self._slice(allocation)[offset : offset + 8], address.to_bytes(8, "little")
+        self._pointers.append((allocation.index, offset, data, bytes(place)))
+        place[:] = np.frombuffer(data, np.uint8)
+
     def copy_back(self, buffers: list[Buffer]) -> None:
         """Copy what the kernel stored into the arrays of `buffers`, those that the arena was made of.
 
-        Raises EmulatorError if one is read-only.
+        An address is copied if the kernel has stored it. Raises EmulatorError if one is read-only.
         """
+        for index, offset, data, before in self._pointers:
+            place = self._slice(self.allocations[index])[offset : offset + 8]
+            if bytes(place) == data:
+                place[:] = np.frombuffer(before, np.uint8)
         for index in self.stored:
             array = buffers[index].array
             if not array.flags.writeable:
@@ -123,6 +136,14 @@ class Arena:
             if allocation.start <= low and end <= allocation.end:
                 return allocation
         return None
+
+    def among(self, addresses: Array) -> list[Allocation]:
+        """Return the allocations in which some of the addresses may lie."""
+        places = np.searchsorted(self._starts, addresses, side="right").reshape(
+            -1
+        )  # one more than the number
+        seen = np.nonzero(np.bincount(places, minlength=len(self.allocations) + 1)[1:])[0]
+        return [self.allocations[i] for i in seen.tolist() if i < len(self.allocations)]
 
     def nearest(self, address: int, size: int) -> tuple[Allocation, int] | None:
         """Return the allocation nearest to an access of `size` bytes, and their distance.

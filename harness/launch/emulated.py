@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from harness.emulator.blocks.endless import BUDGET
 from harness.errors import InspectError
 from harness.launch.builds import Built
 from harness.launch.kernel import NULL, Mapped, cluster, grid, maps, workspace
-from harness.problems.protocol import Argument, Problem, Struct, Tensor, constants, outputs, updated
+from harness.problems.protocol import Argument, Problem, Struct, Table, Tensor, constants, outputs, updated
 from harness.problems.registry import blamed
 from harness.sass import access_widths
 from harness.support.cache import Cache
@@ -164,6 +164,9 @@ def _argument(given: Argument, arrays: Mapping[str, NDArray[Any]], problem: Prob
             align=given.align,
             pack=lambda at: given.pack(lambda name: at(buffers[name])),
         )
+    if isinstance(given, Table):
+        behind = tuple((at, buffer(name)) for at, name in given.pointers.items())
+        return replace(buffer(given.operand), pointers=behind)
     if isinstance(given, Tensor):
         return TensorMap(
             array=arrays[given.operand],

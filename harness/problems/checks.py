@@ -23,6 +23,7 @@ from harness.problems.protocol import (
     Problem,
     Reference,
     Struct,
+    Table,
     Tensor,
     constants,
     outputs,
@@ -138,9 +139,10 @@ def _check_argument(cls: type[Problem], argument: Any, inputs: Mapping[str, Any]
     if isinstance(argument, Struct):
         for member in argument.members.values():
             _check_argument(cls, member, inputs)
-    elif isinstance(argument, str | Tensor):
-        name = argument.operand if isinstance(argument, Tensor) else argument
-        if name not in inputs:
+    elif isinstance(argument, str | Tensor | Table):
+        named = [argument] if isinstance(argument, str) else [argument.operand]
+        named += argument.pointers.values() if isinstance(argument, Table) else []
+        for name in [name for name in named if name not in inputs]:
             names = ", ".join(inputs)
             _refuse(cls, "arguments", f"there is no operand {name!r}", hint=f"inputs has {names}")
     elif not isinstance(argument, np.generic):

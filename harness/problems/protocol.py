@@ -73,9 +73,20 @@ class Tensor:
     swizzle: int = 0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """An argument that is a pointer to an operand in which pointers to others stand.
+
+    `pointers` has their names by their places in bytes. The emulator alone takes it.
+    """
+
+    operand: str
+    pointers: Mapping[int, str]
+
+
 # The name of an operand, for a pointer to it; a scalar, whose dtype gives its C type; or a struct of such.
 Member = str | np.generic | Struct
-Argument = Member | Tensor
+Argument = Member | Tensor | Table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import cast
 
 from harness.errors import HarnessError, SpecError
 from harness.kernels.spec import GUESSED, Kernel
-from harness.problems import guessed
 from harness.problems.copy import Copy
 from harness.problems.fma import Fma
 from harness.problems.gemm import GEMMS, Gemm
+from harness.problems.guessed import arguments as guessed
 from harness.problems.mma import Mma
 from harness.problems.protocol import Problem
 from harness.support import cache, files

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,6 +179,20 @@ LONG = {
         1,
         1024,
     ),
+    "tickets of a counter": Hang(
+        """__shared__ int tile; __shared__ float red[128];
+        while (true) {
+          if (t == 0) tile = atomicAdd(p, 1);
+          __syncthreads(); int i = tile; if (i >= 8 * blockDim.x) break;
+          red[t] = t; __syncthreads();
+          for (int k = 64; k; k >>= 1) { if (t < k) red[t] += red[t + k]; __syncthreads(); }
+          if (t == 0) { float had = 0; if (i) { while (v[i + 1999] == 0) ; had = p[i + 4000]; }
+            p[i + 4001] = had + red[0]; __threadfence(); v[i + 2000] = 1; red[0] = had; }
+          __syncthreads(); s += red[0]; __syncthreads();
+        }""",
+        1,
+        128,
+    ),
     "many turns at a lock": Hang(
         "if (t == 0) for (int i = 0; i < 20; i++) { while (atomicCAS(p, 0, 1)) ; p[1]++; __threadfence(); "
         "atomicExch(p, 0); }",
@@ -199,7 +214,7 @@ LONG = {
 }
 
 
-def run(kind: Hang, **options: int) -> tuple[str, float]:
+def run(kind: Hang, **options: Any) -> tuple[str, float]:
     """Return what is said of a kernel, and the seconds that it took; none if it ends without a word."""
     body = re.sub("|".join(WORDS), lambda word: WORDS[word[0]], kind.body)
     source = f"""{FUNCTIONS if "s = " in kind.body else ""}
@@ -245,6 +260,22 @@ def test_a_hang_is_told(what: str) -> None:
     said, seconds = run(HANGS[what], **({"budget": BUDGET // 10} if what in TIMED else {}))
     assert told(said), said
     assert seconds < MOST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["a growing counter in memory", "two threads that undo each other"])
+def test_a_hang_is_told_by_a_schedule_that_is_drawn(what: str) -> None:
+    """Blocks and warps are interrupted at any instruction, so that none of them is alone for long."""
+    said, seconds = run(HANGS[what], budget=BUDGET // 10, schedule="random", seed=1)
+    assert told(said), said
+    assert seconds < MOST
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["many turns at a lock", "one block works long, and the others wait"])
+def test_what_only_takes_long_is_not_cut_by_a_schedule_that_is_drawn(what: str) -> None:
+    said, _ = run(LONG[what], budget=BUDGET // 4, schedule="random", seed=1)
+    assert not told(said) and "budget" not in said, said
 
 
 @pytest.mark.exhaustive

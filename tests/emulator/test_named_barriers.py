@@ -69,6 +69,46 @@ def test_a_group_that_comes_late_to_a_barrier_of_others() -> None:
     assert kinds(run(body, np.zeros(128, np.int32))) == {"barrier misuse"}
 
 
+# The same, where a flag in global memory hands the barrier on.
+BY_FLAG = """int* o, int* flag { __shared__ u64 bar; int t = threadIdx.x, w = t / 32;
+  if (t == 0) { init(&bar, 64); }
+  __syncthreads();
+  if (w < 2) { FIRST if (t == 0) { PUBLISH } }
+  else { while (READ == 0) { } FENCE asm volatile("bar.sync 1, 64;" ::: "memory"); }
+  o[t] = 1; }"""
+SYNC = 'asm volatile("bar.sync 1, 64;" ::: "memory");'
+ARRIVE = f"if (w == 0) {{ {SYNC} }} else {{ {SYNC.replace('sync', 'arrive')} }}"
+STORE = "*(volatile int*)flag = 1;"
+RELEASE = 'asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flag) : "memory");'
+ACQUIRE = (
+    '([&] { int v; asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory"); '
+    "return v; })()"
+)
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "backward"])
+@pytest.mark.parametrize(
+    ("first", "publish", "read", "fence", "found"),
+    [
+        (SYNC, "__threadfence(); " + STORE, "*(volatile int*)flag", "__threadfence();", set()),
+        (SYNC, RELEASE, ACQUIRE, "", set()),
+        (SYNC, "__threadfence(); atomicExch(flag, 1);", "atomicAdd(flag, 0)", "__threadfence();", set()),
+        (ARRIVE, RELEASE, ACQUIRE, "", set()),
+        (SYNC, STORE, "*(volatile int*)flag", "__threadfence();", {"barrier misuse"}),
+        (SYNC, "__threadfence(); " + STORE, "*(volatile int*)flag", "", {"barrier misuse"}),
+        ("PUBLISHED " + SYNC, "", ACQUIRE, "", {"barrier misuse"}),
+    ],
+)
+def test_a_flag_in_global_memory_hands_a_barrier_on(
+    first: str, publish: str, read: str, fence: str, found: set[str], schedule: str
+) -> None:
+    first = first.replace("PUBLISHED", f"if (t == 0) {{ {RELEASE} }} __syncwarp();")
+    body = BY_FLAG.replace("FIRST", first).replace("PUBLISH", publish)
+    body = body.replace("READ", read).replace("FENCE", fence)
+    result = run(body, np.zeros(128, np.int32), np.zeros(1, np.int32), schedule=schedule)
+    assert found <= kinds(result) and (found or not result.findings)
+
+
 MEMORY = """const float* a, int* o { __shared__ __align__(128) struct { float s[32]; u64 bar, other; } m;
   int t = threadIdx.x;
   if (t == 0) { init(&m.bar, 1); init(&m.other, 32); fence_init(); }

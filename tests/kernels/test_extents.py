@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,51 @@ def test_numbers_that_belong_together(index: str, width: int) -> None:
 def test_elements_of_a_thread(use: str, width: int) -> None:
     """Take a constant times the number of a thread in the grid; of a block's number it is a tile."""
     assert extents.width(f"{THREAD} {use};", "x", NUMBERS) == width
+
+
+@pytest.mark.parametrize(
+    ("use", "width"),
+    [("x[tile * 128 + threadIdx.x]", 128), ("x[b * 128 + threadIdx.x]", 1), ("x[tile * n + threadIdx.x]", 1),
+     ("f(x + at + i * 4)", 40), ("x[at + t]", 40), ("x[flat + t]", 1), ("x[whole + t]", 1), ("y[at]", 1),
+     ("f(x + (size_t)(blockIdx.x + i * gridDim.x) * K, 4)", 40), ("x[(b + gridDim.x) * n]", 1)],
+)  # fmt: skip
+def test_elements_of_an_item(use: str, width: int) -> None:
+    """An item is what a loop, or a block and a size, count; a block alone has a tile."""
+    given = "int tile = next(), b = blockIdx.x, flat = blockIdx.x * K, whole = blockIdx.y * n;"
+    given += " size_t at = (size_t)blockIdx.y * n * K;"
+    assert extents.width(f"{given} {use};", "x", NUMBERS) == width
+
+
+@pytest.mark.parametrize(
+    ("use", "share"),
+    [("f(x + blockIdx.x * 6 * K)", 240), ("x[blockIdx.x * 6 * K + c * K + t] = 0", 240),
+     ("x[blockIdx.x * n]", 0), ("x[blockIdx.x * blockDim.x + t]", 0), ("y[blockIdx.x * K]", 0),
+     ("x[blockIdx.x * 9999]", 0)],
+)  # fmt: skip
+def test_elements_of_a_block(use: str, share: int) -> None:
+    assert extents.shares(f"{use};", "x", NUMBERS) == share
+
+
+@pytest.mark.parametrize(
+    ("use", "number"),
+    [("atomicAdd(x, 1)", 0), ("atomicAdd(&x[i], 1)", 0), ("atomicInc(&x[i], n)", 0),
+     ("atomicMin(&x[i], 1)", None), ("atomicCAS(&x[h], -1, key)", -1),
+     ("atomicCAS(&x[h], 0xffffffffu, key)", 2**32 - 1),
+     ("atomicCAS(x, K, 1)", 40), ("atomicCAS(x + h, old, key)", None), ("while (x[t - 1] == 0) ;", 0),
+     ("while (x[0] < n) { __nanosleep(9); }", 0), ("while (x[i] < n) i++", None),
+     ("atomicAdd(&y[x[i]], 1)", None),
+     ("atomicAdd((unsigned*)&x[1], 1u)", 0), ("cuda::atomic_ref<int> a(x[i])", 0), ("x[i] = 1", None)],
+)  # fmt: skip
+def test_numbers_that_counters_begin_with(use: str, number: int | None) -> None:
+    assert extents.counts(f"{use};", "x", NUMBERS) == number
+    assert extents.counts(re.sub(r"\bx\b", "m.x", f"{use};"), "m.x", NUMBERS) == number
+
+
+def test_a_lock_that_a_function_takes_is_free() -> None:
+    source = "__device__ void lock(int id, int* m) { while (atomicCAS(m, 7, 1) != 7) ; }"
+    assert extents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS, source).counts == 7
+    assert extents.of("lock(x[0], y);", "x", NUMBERS, source).counts is None
+    assert extents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS).counts is None
 
 
 @pytest.mark.parametrize(

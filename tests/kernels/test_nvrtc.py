@@ -142,7 +142,6 @@ def test_folders_of_headers(compiled: Compiled, tmp_path: Path) -> None:
     [
         ("#include <vector>\n__global__ void k() { std::vector<int> x; }", "cuda::std::vector"),
         ("#include <curand_kernel_x.h>\n__global__ void k() { curandState x; }", "pip install nvidia-curand"),
-        ("__global__ void k(float* x) { *x = INFINITY; }", "#include <math.h> for INFINITY"),
         ("__global__ void k(float* x) { *x = FLT_MAX; }", "#include <float.h>"),
         ("__global__ void k(uint32_t* x) {}", "#include <stdint.h>"),
         ("__global__ void k(float* x) { half h; }", "#include <cuda_fp16.h>"),

@@ -23,7 +23,7 @@ from harness.launch.builds import build_all
 from harness.launch.operands import Operands
 from harness.problems import registry
 from harness.problems.gemm import GEMMS, Gemm
-from harness.problems.guessed import problem_of
+from harness.problems.guessed.arguments import problem_of
 from harness.support.cache import Cache
 from shared import tma_gemm
 

@@ -38,10 +38,22 @@ struct Marked { [[maybe_unused]] float* data; int n; };
 struct Tight { char c; double d; short s; };
 #pragma pack(pop)
 struct Loose { char c; double d; };
+struct Ptrs { float* p[4]; int n[4]; };
+struct Grid { View<char> each[2][3]; __device__ float** of_none(); };
+union Word { float f; unsigned char byte[6]; short s; };
+typedef union { struct { float x, y, z; }; float v[3]; double d[2]; } Vector;
+struct Mixed {
+  enum { NEAR, FAR }; char c; union { int i; float f; }; struct { short a, b; } pair[2]; Vector v;
+};
+struct Either {
+  union { const float* in; double* wide; }; union { int n; char tag[5]; } u; struct Inner { int k; } z;
+};
 """
 UNKNOWN = """
-struct Two { View<char> each[2]; };
-struct Many { float* x[2]; };
+struct Many { float* x[5000]; };
+union Hidden { int n; float* x; };
+struct Deep { float** x; };
+struct Table { Rows* rows; };
 struct Huge { float x[9999999][9999999]; };
 struct alignas(1000000000000) Wide { float x; };
 struct Odd { , ; * ; = 3; };
@@ -63,7 +75,7 @@ template <int N> struct Long { float x[N]; };
         ("Rows", {".x": 0, ".y": 8, ".at": 16}),
         ("View<int>", {".data": 0}),
         ("own::Doubles", {".data": 0}),
-        ("Fixed<View<int>, 1>", {".value.data": 0}),
+        ("Fixed<View<int>, 1>", {".value[0].data": 0}),
         ("Both", {".left.data": 0, ".right.data": 24}),
         ("Derived", {".p": 24}),
         ("Marked", {".data": 0}),
@@ -71,6 +83,11 @@ template <int N> struct Long { float x[N]; };
         ("Few", {}),
         ("Tight", {}),
         ("Loose", {}),
+        ("Ptrs", {f".p[{i}]": 8 * i for i in range(4)}),
+        ("Grid", {f".each[{i}][{j}].data": 72 * i + 24 * j for i in range(2) for j in range(3)}),
+        ("Word", {}),
+        ("Mixed", {}),
+        ("Either", {".in": 0}),
     ],
 )
 def test_a_struct_is_laid_out_as_the_compiler_does(name: str, pointers: dict[str, int]) -> None:
@@ -81,9 +98,16 @@ def test_a_struct_is_laid_out_as_the_compiler_does(name: str, pointers: dict[str
 
 def test_the_compiler_has_the_same_sizes_and_places(tmp_path: Path) -> None:
     names = ["Rows", "View<int>", "Doubles", "Fixed<View<int>, 1>", "Both", "Derived", "Few", "Tight"]
-    names += ["Held<int*>", "Marked"]
+    names += ["Held<int*>", "Marked", "Ptrs", "Grid", "Word", "Vector", "Mixed", "Either"]
     sizes = {name: elements.size(elements.of(name, [TYPES]) or ("int8", 0)) for name in (*names, "Loose")}
-    places = {"Rows, y": 8, "Rows, at": 16, "Both, right": 24, "Derived, p": 24, "Marked, n": 8}
+    places = {
+        "Rows, y": 8,
+        "Rows, at": 16,
+        "Both, right": 24,
+        "Derived, p": 24,
+        "Marked, n": 8,
+        "Mixed, v": 16,
+    }
     lines = [f'static_assert(sizeof({name}) == {size}, "");' for name, size in sizes.items()]
     lines += [f'static_assert(__builtin_offsetof({place}) == {at}, "");' for place, at in places.items()]
     path = tmp_path / "k.cu"
@@ -94,19 +118,102 @@ def test_the_compiler_has_the_same_sizes_and_places(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Linked", "Names", "Behind", "Virtually", "Reference", "Bits", "Long<n>", "Long", "Two", "Many", "Huge",
-     "Wide", "Odd", "View<int>"],
+    ["Linked", "Names", "Behind", "Virtually", "Reference", "Bits", "Long<n>", "Long", "Many", "Hidden",
+     "Deep", "Table", "Huge", "Wide", "Odd", "View<int>"],
 )  # fmt: skip
 def test_what_is_not_known_has_no_type(name: str) -> None:
     assert elements.of(name, [TYPES, UNKNOWN]) is None
 
 
-def test_a_pointer_to_a_struct_with_pointers_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("declared", "use"), [("Table", "x->rows->x[0]"), ("Rows*", "x[0]->x[0]"), ("float**", "x[0][0][0]")]
+)
+def test_pointers_behind_pointers_behind_pointers_are_refused(
+    tmp_path: Path, declared: str, use: str
+) -> None:
     path = tmp_path / "k.cu"
-    path.write_text(f"{TYPES}__global__ void k(Rows* rows, int n) {{ if (n) rows->x[0] = 1; }}")
+    path.write_text(
+        f"{TYPES} struct Table {{ Rows* rows; }};\n"
+        f"__global__ void k({declared}* x, int n) {{ if (n) {use} = 1; }}"
+    )
     (kernel,) = catalog.load_each(path)
-    with pytest.raises(UsageError, match="rows of k is a Rows, for which no value can be guessed"):
+    with pytest.raises(UsageError, match="x of k is a .*, for which no value can be guessed") as refused:
         resolve(kernel)
+    assert "as operands of its own" in str(refused.value.hint)
+
+
+def check(tmp_path: Path, source: str, *more: str) -> tuple[int, str]:
+    """Return what `harness check` says of a file."""
+    path = tmp_path / "k.cu"
+    path.write_text(TYPES + source)
+    ran = CliRunner().invoke(main, ["check", str(path), *more])
+    return ran.exit_code, ran.output
+
+
+FUSED = """__global__ void fused(Ptrs t, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x, which = blockIdx.y;
+  if (i < n && t.n[which]) t.p[which][PLACE] = 2 * t.p[which][i];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("place", "more", "said"),
+    [
+        ("i", [], ""),
+        ("i + t.n[0] * n", [], "writes 4 bytes at offset"),
+        ("i", ["-a", "t.p=100"], "of t.p[0], "),
+        ("threadIdx.x", [], "global race"),
+    ],
+)
+def test_a_struct_with_an_array_of_pointers(tmp_path: Path, place: str, more: list[str], said: str) -> None:
+    """Blocks along y are as many as pointers, each of which leads to an operand."""
+    code, output = check(tmp_path, FUSED.replace("PLACE", place), "-a", "n=500", *more)
+    assert code == bool(said) and said in output and ",4,1 --block 256" in output, output
+
+
+BATCHED = """__global__ void batched(const float* const* A, float** B, int m, int n) {
+  int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y, b = blockIdx.z;
+  if (r < m && c < n) B[b][r * n + c] = A[b][PLACE];
+}"""
+ROWS = """__global__ void rows(Rows* rows, int n) {
+  Rows mine = rows[blockIdx.x];
+  for (int i = threadIdx.x; i < n; i += blockDim.x) mine.y[i] = mine.x[PLACE] + mine.at[i];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "said"),
+    [
+        (BATCHED, "r * n + c", ""),
+        (BATCHED, "r * n + c + 1", "of A[0].each, 4 past what is its own"),
+        (ROWS, "i", ""),
+        (ROWS, "i + 1", "of rows[0].x, 4 past what is its own"),
+    ],
+)
+def test_pointers_that_pointers_lead_to(tmp_path: Path, source: str, place: str, said: str) -> None:
+    code, output = check(tmp_path, source.replace("PLACE", place))
+    assert code == bool(said) and said in output, output
+    assert "-a A=64 -a B=64 -a A.each=4096" in output or "-a rows=1000 -a rows.x=1000" in output
+
+
+def test_a_table_may_be_written_to(tmp_path: Path) -> None:
+    """Blocks exchange pointers, which the arrays of the host never see."""
+    source = """__global__ void exchanged(float** x, int n) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (2 * i + 1 < n) { float* a = x[2 * i]; x[2 * i] = x[2 * i + 1]; x[2 * i + 1] = a; a[n - 1] = 1; }
+    }"""
+    assert check(tmp_path, source)[0] == 0
+    assert "of x[0].each, 4 past" in check(tmp_path, source.replace("n - 1]", "n]"))[1]
+
+
+@pytest.mark.parametrize(("at", "said"), [("i", ""), ("i + 1", "of w, 4 past")])
+def test_elements_that_are_unions(tmp_path: Path, at: str, said: str) -> None:
+    source = """__global__ void k(Word* w, int n) {
+      int i = blockIdx.x * blockDim.x + threadIdx.x;
+      if (i < n) w[AT].f = 1;
+    }"""
+    code, output = check(tmp_path, source.replace("AT", at))
+    assert code == bool(said) and said in output, output
 
 
 TURNED = """

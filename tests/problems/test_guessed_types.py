@@ -15,7 +15,7 @@ from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.cpp import includes
-from harness.problems.guessed import digits
+from harness.problems.guessed.arguments import digits
 from harness.problems.registry import resolve
 from harness.support.cache import Cache
 
@@ -87,14 +87,14 @@ def test_an_element_has_the_size_that_the_compiler_gives_it(tmp_path: Path, decl
 
 
 @pytest.mark.parametrize(
-    "declared", ["Linked", "Missing", "Endless", "real*", "Virtual", "Union", "Nested", "Apart", "Derived"]
+    "declared", ["Linked", "Missing", "Endless", "real**", "Virtual", "Union", "Nested", "Apart", "Derived"]
 )
 def test_other_types_are_refused_by_name(tmp_path: Path, declared: str) -> None:
     path = tmp_path / "k.cu"
     path.write_text(
         "struct Linked { int value; Linked* next; };\n"
         "struct Virtual { int a; virtual int get() { return a; } };\ntypedef float real;\n"
-        "struct Union { union { int a; float b; }; };\nstruct Nested { struct In { int a; } in; };\n"
+        "struct Union { union { int a; float* b; }; };\nstruct Nested { enum In { A } in; };\n"
         "struct Apart { alignas(16) char a; };\nstruct Derived : Apart { int b; };\n"
         "typedef Endless2 Endless;\ntypedef Endless Endless2;\n"
         f"__global__ void k({declared}* x) {{}}\n"

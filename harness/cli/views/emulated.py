@@ -161,7 +161,7 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
     from harness.kernels import text
     from harness.kernels.cpp import guesses, launches
     from harness.launch import kernel
-    from harness.problems.guessed import digits
+    from harness.problems.guessed.arguments import digits
     from harness.problems.protocol import unverified
 
     found = []

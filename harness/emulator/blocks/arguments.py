@@ -57,8 +57,11 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
             given.append(handles[id(argument)] if isinstance(argument, Texture) else argument)
     buffers = [one for one in given if isinstance(one, Buffer)]
     for one in given:
-        if isinstance(one, Record):  # a buffer that is an argument by itself, too, is one and the same
-            buffers += [b for b in one.buffers if not any(b.array is other.array for other in buffers)]
+        # A buffer that is an argument by itself, too, is one and the same.
+        inside = one.buffers if isinstance(one, Record) else ()
+        inside = tuple(b for _, b in one.pointers) if isinstance(one, Buffer) else inside
+        known = {id(b.array) for b in buffers}
+        buffers += {id(b.array): b for b in inside if id(b.array) not in known}.values()
         if isinstance(one, TensorMap) and not any(b.array is one.array for b in buffers):
             buffers.append(Buffer(array=one.array, name=one.name or "tensor"))
     pointed = {
@@ -89,11 +92,15 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
             f"the parameters of {kernel.name} take {whole:,} bytes; PTX has {_MOST:,} for them"
         )
 
+    places = {id(b.array): i for i, b in reversed([*enumerate(buffers)])}
+
     def parameters(arena: Arena) -> bytes:
         def address(buffer: Buffer) -> int:
-            place = next(i for i, b in enumerate(buffers) if b.array is buffer.array)
-            return arena.allocations[place].start
+            return arena.allocations[places[id(buffer.array)]].start
 
+        for allocation, holder in zip(arena.allocations, buffers, strict=False):
+            for at, behind in holder.pointers:
+                arena.point(allocation, at, address(behind))
         space = bytearray(whole)
         for parameter, argument in zip(kernel.parameters, given, strict=True):
             if isinstance(argument, np.generic):

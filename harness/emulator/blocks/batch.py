@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,36 @@ from harness.errors import EmulatorError
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
+
+
+class Endless:
+    """Tells when all threads that run are in loops that nothing bounds but what another one might do.
+
+    That is told twice, by looks that come after each other: one of them may have been let go meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._running: set[Batch] = set()
+        self._sure = False
+
+    def seen(self, running: Sequence[Batch]) -> bool:
+        """Return whether all loops are such; begin anew where others run than before."""
+        again = self._running == set(running)
+        if not again:
+            self._running, self._sure = set(running), False
+        found = bool(running) and all(
+            runner.group.row in batch.loops.unbounded
+            for batch in running
+            for runner in batch.runners
+            if runner.ready or runner.later or runner.parked
+        )
+        if found and self._sure:
+            return True
+        if found or not again:
+            self._sure = found and again
+            for batch in running:
+                batch.loops.unbounded.clear()
+        return False
 
 
 class Batch:

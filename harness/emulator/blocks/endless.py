@@ -35,6 +35,7 @@ FIRST, _LATE = 5_000, 0.5  # of them before loops are looked at; seconds, where 
 _LEAST = 250  # of them in a phase of a look
 _SECONDS = 4  # of this thread in a loop that nothing bounds; more with a larger budget
 _SLOW = 6, 500, 1024  # of slow instructions, as printf's: seconds, turns at least, and threads at most
+_SHARE = 0.4  # of all these seconds, where others run and it is told twice
 _GROWTH = 1.5  # from one look to the next, or `_LATE` seconds where that is sooner
 _SHOTS = 16  # turns that a look lasts, or more, until lanes have taken three
 _YIELD = 16  # turns after which lanes in an endless loop let others run
@@ -73,6 +74,7 @@ class Loops:
 
     spinning: how often a loop has been taken that does the same again and again while others could run, by
       the first thread of the group and the branch
+    unbounded: what is said of loops that nothing bounds but what others do, by the first thread of the group
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -81,13 +83,16 @@ class Loops:
         self._start = time.thread_time()
         self._candidate = Edge(0, 0, 0)  # the outermost branch back seen while looking for one
         self._outer: Edge | None = None  # the outermost branch back of this look
-        self._began = 0, 0.0  # the instruction at which it was first the outermost one, and the time
+        # By the first thread of a group: its outermost branch back, since which instruction and which second.
+        self._began: dict[int, tuple[int, int, float]] = {}
         self._until = 0  # end of this phase
         self._following = False
         self._repeats = Repeats()
         self._shots: list[tuple[int, Lanes, list[Array]]] = []
         self._turns: Any = 0  # of each lane, in this look
         self.spinning: dict[tuple[int, int], int] = {}
+        self.unbounded: dict[int, str] = {}
+        self._shared = False  # others have run since the loop was first the outermost one
 
     def took(self, runner: Runner, pc: int, where: Lanes) -> bool:
         """Note that the lanes `where` take the branch back `pc`; return whether others shall run first.
@@ -98,7 +103,8 @@ class Loops:
             key = (runner.group.row, pc)
             if key in self.spinning:
                 self.spinning[key] += 1
-                return self.spinning[key] % _YIELD == 0
+                if self.spinning[key] % _YIELD == 0:
+                    return True
         if self._batch.steps_left > self._wake:
             if self._outer is not None or time.thread_time() - self._start < _LATE:
                 return False
@@ -115,27 +121,32 @@ class Loops:
         return False
 
     def restart(self) -> None:
-        """Forget what was followed: others have run."""
-        self._following, self._until = False, 0
+        """Forget the states that were seen: others have run. How a counter nears its bound still holds."""
+        self._repeats, self._shared = Repeats(), True
 
     def _scout(self, edge: Edge, used: int) -> None:
         """Find the outermost branch back that is taken for some time."""
         if not self._until:
             self._until, self._candidate = self._next(used), edge
-        best = self._candidate
-        if (edge.target, -edge.pc) < (best.target, -best.pc):
+        # That of a group of which nothing is said yet comes first.
+        ranks = [(e.row in self.unbounded, e.target, -e.pc) for e in (edge, self._candidate)]
+        if ranks[0] < ranks[1]:
             self._candidate = edge
         if used >= self._until:
-            if self._outer is None or self._candidate.target != self._outer.target:
-                self._began = used, time.thread_time()
             self._outer, self._following = self._candidate, True
+            row, target = self._candidate.row, self._candidate.target
+            if self._began.get(row, (-1,))[0] != target:
+                self._began[row] = target, used, time.thread_time()
+                self._shared = False
+                self.unbounded.pop(row, None)
             self._until = self._next(used)
             self._repeats, self._shots, self._turns = Repeats(), [], 0
 
     def _next(self, used: int) -> int:
         """Return the instruction at which a phase ends that begins now."""
         rate = used / max(time.thread_time() - self._start, 1e-3)
-        return min(int(used * _GROWTH), used + max(_LEAST, int(rate * _LATE)))
+        late = _LATE * (_SHARE if self._shared or self.spinning else 1)
+        return min(int(used * _GROWTH), used + max(_LEAST, int(rate * late)))
 
     def _rest(self, used: int) -> None:
         """End a look, and plan the next one."""
@@ -187,17 +198,23 @@ class Loops:
         if np.isfinite(even) and total > launch.budget and len(self._exits(edge)) == 1:
             raise batch.too_long(self._source(edge), int(even), int(total))
         if np.isfinite(left):
+            self.unbounded.pop(edge.row, None)
             return
-        seconds, spent = time.thread_time() - self._began[1], used - self._began[0]
-        scale = launch.budget / BUDGET
+        _, first, since = self._began[edge.row]
+        seconds, spent = time.thread_time() - since, used - first
+        others = self._shared or bool(self.spinning)  # which may still do what it waits for
+        share = _SHARE if others else 1
+        scale = launch.budget / BUDGET * share
         few = launch.threads * batch.blocks <= _SLOW[2]
-        slow = few and spent * 2 / span > _SLOW[1] and seconds > _SLOW[0] * max(1, scale)
+        slow = few and spent * 2 / span > _SLOW[1] and seconds > _SLOW[0] * max(share, scale)
         if slow or (spent > launch.patience and seconds > _SECONDS * scale):
-            runner.join(edge.target, self._shots[-1][1])
-            raise batch.hangs(
+            said = self.unbounded[edge.row] = (
                 f"the loop that ends at {self._source(edge)} has not ended after {spent:,} "
                 f"instructions and {seconds:.0f} s, and no counter bounds it"
             )
+            if not others:
+                runner.join(edge.target, self._shots[-1][1])
+                raise batch.hangs(said)
 
     def _source(self, edge: Edge) -> str:
         return str(self._batch.launch.entry.instructions[edge.pc].source)
@@ -215,7 +232,9 @@ class Loops:
 
     def _compared(self, edge: Edge) -> list[tuple[Instruction, str]]:
         """Return the comparisons of the guards by which threads leave a loop, and the type of each."""
-        guards = {ins.guard for ins in self._exits(edge) if ins.guard}
+        # ``@p bra`` before an exit without a guard leads past it.
+        exits = [(ins, self._batch.launch.entry.instructions[ins.index - 1]) for ins in self._exits(edge)]
+        guards = {ins.guard or (before.guard if before.targets else "") for ins, before in exits} - {""}
         found = []
         for ins in reversed(self._batch.launch.entry.instructions[edge.target : edge.pc + 1]):
             if ins.operands and guards & set(ins.operands[0].split("|")):

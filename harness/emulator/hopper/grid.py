@@ -70,7 +70,9 @@ class Block(Batch):
         self.held: dict[int, int] = {}  # registers per thread of each warpgroup, by its first thread
         self.ended = False
         self._arrived: dict[int, Known] = {}  # by ``bar.arrive``, by the barrier's number
-        self._phases = NamedPhases(cluster.clocks, cluster.mates) if cluster.clocks is not None else None
+        self._phases: NamedPhases | None = None
+        if cluster.clocks is not None:
+            self._phases = NamedPhases(cluster.clocks, cluster.mates, self._told)
         self.visits: dict[int, tuple[int, Instruction]] = {}  # (value, instruction) by column
 
     def _memory(self) -> tuple[Scratch, Scratch]:
@@ -111,9 +113,17 @@ class Block(Batch):
         clocks = self.cluster.clocks
         if clocks is not None and self._phases is not None:
             rows = np.nonzero(lanes[:, 0])[0] + row + self.rank * self.launch.threads
-            self._phases.arrive(number, rows)
+            # Its event in the order of global memory is over: what is learned of it ends with the one before.
+            self._phases.arrive(number, rows, int(self.order.state.now[0]) - 1)
             known = clocks.release(rows)
             self._arrived[number] = known.with_(self._arrived.get(number))
+
+    def _told(self, rows: Array, columns: Array, stamps: Array) -> Array:
+        """Return which arrivals threads of the block know of by flags in global memory."""
+        memory = self.cluster.memory
+        if memory is None:
+            return np.zeros(columns.shape, np.bool_)
+        return memory.told(self, rows, columns, stamps)
 
     def visit(
         self, address: int, ins: Instruction, columns: Array, values: Array, *, copy: bool = False
@@ -151,7 +161,7 @@ class Block(Batch):
         clocks = self.cluster.clocks
         if clocks is not None and self._phases is not None:
             rows = np.nonzero(lanes[:, 0])[0] + self.rank * self.launch.threads
-            self._phases.arrive(number, rows)
+            self._phases.arrive(number, rows, int(self.order.state.now[0]))
             early = self._phases.turn(number)
             if early is not None:
                 report(self, number, early)

@@ -149,8 +149,8 @@ class RaceWatch:
         Raises Rewatch for a store to a buffer whose reads were not kept.
         """
         if owner is None:
-            for one in self._launch.arena.allocations:
-                lanes = spread(address, group.shape)
+            lanes = spread(address, group.shape)
+            for one in self._launch.arena.among(lanes):
                 mine = group.algebra.both(where, mask_of((lanes >= one.start) & (lanes < one.end)))
                 if mine is not False:
                     self.record(group, ins, kind, one, address, mine, size)

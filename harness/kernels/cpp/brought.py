@@ -73,7 +73,12 @@ def _of_headers(unknown: set[str], left: Collection[str], folders: Collection[st
     for name in sorted(unknown):
         if name in _NAMES:
             yield f"{_NAMES[name]}\n"
-        elif left and (header := nvrtc.header_of(name)) and is_there(header, folders, ()):
+        # That of math, nvcc includes in every file.
+        elif (
+            (header := nvrtc.header_of(name))
+            and (left or header == "math.h")
+            and is_there(header, folders, ())
+        ):
             yield f"#include <{header}>\n"
 
 

@@ -45,18 +45,23 @@ _NAMED = re.compile(r"(?:\w+::)*(\w+)\s*(?:<(.*)>)?\Z", re.DOTALL)
 Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
 _DEEPEST = 8  # names for names, and structs in structs
 _LARGEST = 2**28  # bytes of a struct
+_POINTED = 2**15  # and of one with pointers, more than a kernel's parameters take
+EACH = "each"  # the name of what pointers lead to that a pointer leads to
 _KEPT = 512  # answers: names for names lead to the same ones again and again
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pointer:
-    """A pointer in a struct: the path to it, ``.rows.data``, its place in bytes, and what lies behind it.
+    """A pointer in a struct: the path to it, ``.rows[1].data``, its place in bytes, and what lies behind it.
 
-    Arrays of pointers, and of structs with pointers, are not guessed.
+    axis: the path without the places in arrays, ``.rows.data``: what lies behind these is alike
+    first: the length of the first array on the path; 0 where there is none
     """
 
     path: str
+    axis: str
+    first: int = 0
     offset: int
     kind: Type
     const: bool
@@ -76,10 +81,22 @@ def of(declared: str, texts: Sequence[str]) -> Type | None:
     None is returned for a type that is not known.
     """
     whole = tuple(texts)
+    if declared.endswith("*"):
+        return _table(declared, whole)
     found = _found(declared, whole) or _struct(declared, whole)
     if found is None and (enums := _given(_ENUM, declared, whole)):
         found = _found(enums[0][0] or "int", whole)
     return found
+
+
+def _table(declared: str, texts: tuple[str, ...]) -> np.dtype[Any] | None:
+    """Return the type of a pointer that a pointer leads to, ``const float*``: a struct of it alone."""
+    inner = declared.removeprefix("const ").removesuffix("*").strip()
+    kind = None if inner.endswith("*") else of(inner, texts)
+    if kind is None or any(pointers(kind)):
+        return None
+    points: Any = {"pointer": (kind, declared.startswith("const "))}
+    return np.dtype([(EACH, np.dtype(np.uint64, metadata=points), (1,))])
 
 
 def is_enum(declared: str, texts: Sequence[str]) -> bool:
@@ -134,10 +151,24 @@ def pointers(kind: Type) -> Iterator[Pointer]:
         return
     for name in kind.names or ():
         part, at = kind.fields[name][:2] if kind.fields else (kind, 0)
-        if meant := dict(part.base.metadata or {}).get("pointer"):
-            yield Pointer(path=f".{name}", offset=at, kind=meant[0], const=meant[1])
-        for inner in pointers(part.base):
-            yield replace(inner, path=f".{name}{inner.path}", offset=at + inner.offset)
+        meant = dict(part.base.metadata or {}).get("pointer")
+        inside = tuple(pointers(part.base))
+        if not (meant or inside):
+            continue
+        own = "" if name.startswith(structs.ANONYMOUS) else f".{name}"
+        lengths = part.shape[:-1]  # the last one counts the lanes of a vector
+        for number, place in enumerate(np.ndindex(lengths)):
+            begin = at + number * part.base.itemsize
+            path = own + "".join(f"[{i}]" for i in place)
+            if meant:
+                kind_, const = meant
+                yield Pointer(
+                    path=path, axis=own, first=sum(lengths[:1]), offset=begin, kind=kind_, const=const
+                )
+            for inner in inside:
+                path_, axis = f"{path}{inner.path}", f"{own}{inner.axis}"
+                first = sum(lengths[:1]) or inner.first
+                yield replace(inner, path=path_, axis=axis, first=first, offset=begin + inner.offset)
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -153,13 +184,13 @@ def _struct(name: str, texts: tuple[str, ...], depth: int = 0) -> np.dtype[Any] 
         meant = (next(filter(None, f)) for f in _given(_ALIAS, named[1], texts))
         return next((s for m in meant if (s := _struct(m, texts, depth + 1))), None)
     instance = members.instance(text.split(named[2] or ""))
-    return None if instance is None else _laid_out(instance, texts, depth)
+    return None if instance is None else _laid_out(instance, (*texts, *instance.nested), depth)
 
 
 def _laid_out(members: structs.Members, texts: tuple[str, ...], depth: int) -> np.dtype[Any] | None:
     """Return the layout of a struct: its bases, then its members, each at a multiple of its alignment."""
     asked = re.search(r"\(\s*(\d+)\s*\)", members.head)
-    at, most = 0, max(1, int(asked[1])) if asked else 1  # alignas(0) asks for nothing
+    at, end, most = 0, 0, max(1, int(asked[1])) if asked else 1  # alignas(0) asks for nothing
     names: list[str] = []
     kinds: list[Any] = []
     offsets: list[int] = []
@@ -172,29 +203,39 @@ def _laid_out(members: structs.Members, texts: tuple[str, ...], depth: int) -> n
         one, lanes = kind
         align = dict(one.metadata or {}).get("align") or one.itemsize * (lanes if lanes in (2, 4) else 1)
         align, count = min(align, members.pack), math.prod(lengths)
-        at, most = -(-at // align) * align, max(most, align)
-        pointed = "pointer" in dict(one.metadata or {}) or any(True for _ in pointers(one))
-        if (pointed and count > 1) or at + one.itemsize * count > _LARGEST or most > _LARGEST:
+        at, most = 0 if members.union else -(-at // align) * align, max(most, align)
+        pointed = "pointer" in dict(one.metadata or {}) or any(pointers(one))
+        if at + one.itemsize * count > (_POINTED if pointed else _LARGEST) or most > _LARGEST:
             return None
         if one.names == () and base:  # one without members takes no room
+            continue
+        end = max(end, at + one.itemsize * lanes * count)
+        if members.union and names:  # it holds its first member
+            if not _places(one, (*lengths, lanes)) <= _places(*kinds[0]):
+                return None
             continue
         names.append(name)
         kinds.append((one, (*lengths, lanes)))
         offsets.append(at)
-        at += one.itemsize * lanes * count
+        at = end
     if len(set(names)) < len(names):
         return None
-    size = -(-max(at, 1) // most) * most
+    size = -(-max(end, 1) // most) * most
     laid_out: Any = {"names": names, "formats": kinds, "offsets": offsets, "itemsize": size}
     found: np.dtype[Any] = np.dtype(
         laid_out,
         metadata={
             "align": most,
-            "end": at,
+            "end": end,
             "given": {n: members.given[n] for n in names if n in members.given},
         },
     )
     return found
+
+
+def _places(kind: np.dtype[Any], lengths: tuple[int, ...]) -> set[int]:
+    """Return the places of the pointers in a member."""
+    return {at.offset for at in pointers(np.dtype([("", kind, lengths)]))}
 
 
 def _members(members: structs.Members) -> Iterator[tuple[str, str]]:
@@ -220,7 +261,7 @@ def _member(declared: str, texts: tuple[str, ...], depth: int) -> tuple[np.dtype
     if kind is None or "&" in declared or ":" in declared.replace("::", ""):
         return None
     if parameter.pointer:
-        inside = any(True for _ in pointers(kind))
+        inside = any(pointers(kind))
         points: Any = {"pointer": (kind, parameter.const)}
         return None if inside else (np.dtype(np.uint64, metadata=points), 1)
     if isinstance(kind, np.dtype):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from harness.kernels.cpp.launches import Values
 _WIDEST = 16  # elements that belong together
 _MOST = 4096  # elements of a thread
 _FAR = 8  # cells of a border
+_FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w\s,]*)\)((?:\\\n|[^\n])*)$", re.MULTILINE)
@@ -21,16 +23,24 @@ _ROUNDS, _LONGEST = 4, 50_000  # macros in each other, and characters of a body
 
 @dataclass(frozen=True, kw_only=True)
 class Indexed:
-    """The findings of `width`, `border` and `begins` for a parameter."""
+    """The findings of `width`, `border`, `begins`, `counts` and `shares` for a parameter."""
 
     width: int
     border: int
     begins: bool
+    counts: int | None = None
+    shares: int = 0
 
 
-def of(body: str, name: str, values: Values) -> Indexed:
-    """Return what the indices of a body say of a parameter, a pointer or a size."""
-    return Indexed(width=width(body, name, values), border=border(body, name), begins=begins(body, name))
+def of(body: str, name: str, values: Values, source: str = "") -> Indexed:
+    """Return what the indices of a body say of a parameter, a pointer or a size; `source` has functions."""
+    return Indexed(
+        width=width(body, name, values),
+        border=border(body, name),
+        begins=begins(body, name),
+        counts=_first([counts(b, n, values) for b, n in ((body, name), *_passed(source, body, name))]),
+        shares=shares(body, name, values),
+    )
 
 
 def width(body: str, pointer: str, values: Values) -> int:
@@ -65,7 +75,48 @@ def width(body: str, pointer: str, values: Values) -> int:
         factors = [left or right for place in places for left, right in times.findall(place)]
         known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
         together += [n for literal, n in known if 1 + literal < n <= _MOST]
+    together += _in_blocks(indices, [*indices, *_offsets(body, pointer)], body, values)
     return max(together, default=1)
+
+
+def _offsets(body: str, pointer: str) -> list[str]:
+    """Return what a body adds to a pointer."""
+    return re.findall(rf"\b{re.escape(pointer)}\s*\+=?\s*((?:\([^()]*\)|[^;,()])*)", body)
+
+
+def _in_blocks(indices: Sequence[str], places: Sequence[str], body: str, values: Values) -> Iterator[int]:
+    """Yield the numbers N of indices that begin at ``item * N``, where an item is not a block's alone.
+
+    Such are ``tile * N + threadIdx.x``, ``(blockIdx.x + i * gridDim.x) * N`` and ``at + i`` with
+    ``at = blockIdx.y * rows * N``.
+    """
+    given = dict(_ASSIGNED.findall(body))
+    for place in places:
+        if at := re.match(r"(?:\(\s*\w+\s*\)\s*)?\([^()]*\bgridDim\b[^()]*\)\s*\*\s*(\w+)", place.strip()):
+            number = values.number(at[1]) or 1
+            yield number if number <= _MOST else 1
+    for index in indices:
+        if at := re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\*\s*(\w+)\s*\+\s*threadIdx\.x\s*", index):
+            number = 1 if "blockIdx" in given.get(at[1], "") else values.number(at[2]) or 1
+            yield number if number <= _MOST else 1
+    for name in set(re.findall(r"\b[A-Za-z_]\w*", " ".join(places))) & given.keys():
+        factors = re.split(r"\s*\*\s*", re.sub(r"\(\s*\w+(?:\s+\w+)?\s*\)", "", given[name]).strip())
+        if not any(f.startswith("blockIdx.") for f in factors) or not all(map(_FACTOR.fullmatch, factors)):
+            continue
+        numbers = [values.number(f) for f in factors if not f.startswith("blockIdx.")]
+        known = [n for n in numbers if n]
+        if known and len(known) < len(numbers) and math.prod(known) <= _MOST:
+            yield math.prod(known)
+
+
+def shares(body: str, pointer: str, values: Values) -> int:
+    """Return N where the block of number ``blockIdx.x`` has the elements from ``blockIdx.x * N``; else 0."""
+    found = 0
+    for place in (*re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body), *_offsets(body, pointer)):
+        if at := re.search(r"\bblockIdx\.x((?:\s*\*\s*\w+)+)", place):
+            numbers = [values.number(word) or 0 for word in re.findall(r"\w+", at[1])]
+            found = max(found, math.prod(numbers))
+    return found if found <= _MOST else 0
 
 
 def _looped(indices: Sequence[str], body: str, values: Values) -> Iterator[int]:
@@ -153,6 +204,44 @@ def begins(body: str, pointer: str) -> bool:
     conditions = re.findall(r"\bfor\s*\([^;]*;([^;]*);|\bwhile\s*\(([^;{}]*)\)", body)
     written = re.search(rf"\b{re.escape(pointer)}\s*\[[^];]*\]\s*(?:[-+*/|&^]?=(?!=)|\+\+|--)", body)
     return not written and any(re.search(rf"<[^=]*?(?:{until})", "".join(pair)) for pair in conditions)
+
+
+def _first(found: Sequence[int | None]) -> int | None:
+    return next((n for n in found if n is not None), None)
+
+
+def _passed(source: str, body: str, pointer: str) -> Iterator[tuple[str, str]]:
+    """Yield (body, parameter) of the functions of a text to which a body passes a pointer."""
+    for name in dict.fromkeys(re.findall(rf"\b(\w+)\s*\([^;{{}}]*\b{re.escape(pointer)}\b", body)):
+        call = re.search(rf"\b{name}\s*\(([^;{{}}()]*\b{re.escape(pointer)}\b[^;{{}}()]*)\)", body)
+        made = re.search(rf"\b{name}\s*\(([^(){{}};]*)\)\s*\{{", source)
+        if call is None or made is None or (closed := text.closing(source, made.end() - 1)) < 0:
+            continue
+        for given, parameter in zip(text.split(call[1]), text.split(made[1]), strict=False):
+            if re.search(rf"\b{re.escape(pointer)}\b", given):
+                yield source[made.end() : closed], text.parameter(parameter, "").name
+
+
+def counts(body: str, pointer: str, values: Values) -> int | None:
+    """Return the number that counters, flags and free places hold before a launch; None for other contents.
+
+    It is what a compare-and-swap expects that says so, and 0 where atomics add, or a loop waits for a change.
+    """
+    name = rf"(?:\([^()]*\)\s*)?&?\s*\(?\s*{re.escape(pointer)}\b(?!\s*\.)"
+    expected = re.findall(rf"\batomicCAS\w*\s*\(\s*{name}[^,;]*,\s*([-\w]+)\s*,", body)
+    numbers = [n for word in expected if (n := _literal(word, values)) is not None]
+    if numbers:
+        return numbers[0]
+    added = rf"\batomic(?:Add|Sub|Inc|Dec|Exch|Or)\w*\s*\(\s*{name}|\batomic_ref\b[^;]*[({{]\s*{name}"
+    waited = rf"\bwhile\s*\([^;{{}}]*{name}[^;{{}}]*\)\s*(?:;|\{{\s*(?:__nanosleep\([^()]*\);)?\s*\}})"
+    return 0 if re.search(f"{added}|{waited}", body) else None
+
+
+def _literal(word: str, values: Values) -> int | None:
+    """Return the number that a word stands for: ``-1``, ``0xffffffffu`` or a name that has one."""
+    if at := re.fullmatch(r"(-?)(0[xX][\da-fA-F]+|\d+)[uUlL]*", word):
+        return int(at[1] + at[2], 0)
+    return values.number(word)
 
 
 def inlined(source: str, entry: text.Entry) -> str:

@@ -16,7 +16,7 @@ from harness.kernels.cpp import conditions, launches
 from harness.kernels.expr import Expr, ExprError
 
 _ITEMS = 64  # blocks that have an item each, at most
-_MOST_THREADS = 1024
+_MOST_THREADS, _WARP = 1024, 32
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 _REAL = ("float", "double", "half", "__half")
 _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
@@ -105,6 +105,8 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
+    if len(tile) == 1 and _by_warps(entry):
+        tile = (max(1, tile[0] // _WARP),)
     grid = _grid(launched, entry)
     if launched is None and launches.one_block(source, name):
         grid = (Expr.parse(1),)
@@ -202,12 +204,36 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
     if threads and entry.threads == 1 and entry.bounds is None:
         return (threads,)
+    if entry.threads == 1 and entry.bounds is None and (fewer := _held(entry, values)) < entry.block[0]:
+        return (fewer,)
     axes = {axis for axis, _, added in entry.steps if added}
     block = tuple(
         steps[axis] if axis in axes and axis in steps else threads
         for axis, threads in zip("xyz", entry.block, strict=False)
     )
     return entry.block if entry.bounds is not None or math.prod(block) > _MOST_THREADS else block
+
+
+def _by_warps(entry: text.Entry) -> bool:
+    """Return True where each warp has an item of its own, such as a row: it counts the warps of the grid."""
+    over = r"\s*(?:/\s*(?:32|\w*(?i:warp)\w*)|>>\s*5)"
+    first = r"blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x"
+    of_grid = rf"(?:{first})\s*\+\s*threadIdx\.x|threadIdx\.x\s*\+\s*(?:{first})"
+    named = "|".join(re.findall(rf"\b(\w+)\s*=\s*(?:{of_grid})\s*;", entry.body)) or r"(?!)"
+    of_block = rf"blockIdx\.x\s*\*\s*\(?\s*blockDim\.x{over}"
+    return bool(re.search(rf"{of_block}|\(\s*(?:{of_grid})\s*\){over}|\b(?:{named})\b{over}", entry.body))
+
+
+def _held(entry: text.Entry, values: launches.Values) -> int:
+    """Return how many threads find a place in the shared arrays that they index by their own number alone."""
+    indices = ["threadIdx.x", *re.findall(r"\b(\w+)\s*=\s*threadIdx\.x\s*[,;]", entry.body)]
+    threads = "|".join(map(re.escape, indices))
+    found = [_MOST_THREADS]
+    for name, length in re.findall(r"\b__shared__[^;=]*?(\w+)\s*\[([^]]*)\]\s*[;,]", entry.body):
+        written = rf"{name}\s*\[\s*(?:{threads})\s*\]\s*=(?!=)"
+        if re.search(rf"[;{{}}]\s*{written}", entry.body):  # by all of them, as no condition is before it
+            found.append(values.number(length.strip()) or _MOST_THREADS)
+    return min((n for n in found if n >= _WARP), default=_MOST_THREADS)
 
 
 def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:

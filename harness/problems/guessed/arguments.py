@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses, tensors
+from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.protocol import Argument, Axes, Struct, Tensor
+from harness.problems.guessed import pointed
+from harness.problems.protocol import Argument, Axes, Tensor
 
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
 # missing guard shows. With more than three dimensions an array has up to so many elements.
@@ -36,13 +38,93 @@ _HINTS = {  # of types that stand for more than numbers
     "cudaTextureObject_t": "emulate(ptx, ..., arguments=[Texture(array=...)]) in Python takes one",
     "cudaSurfaceObject_t": "emulate(ptx, ..., arguments=[Texture(array=...)]) in Python takes one",
 }
+_WRITE = "give it front matter and a problem: `harness new` writes both"
+_DEEPER = (
+    "numbers, structs, unions and pointers to these are, no more than one pointer deep: give it front matter "
+    "and a problem, which `harness new` writes, with what lies deeper as operands of its own"
+)
 _ITEMS = 64  # blocks that have an item each, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What is known of the parameters of a kernel.
+
+    types: by name, of `pointers` that of an element; also by the axes of pointers in structs
+    whole: the sizes among `values`; `scalars` has what each value is by default
+    held: elements of pointers that follow from host code or tensor maps
+    changed: the pointers through which the kernel may write
+    depth, size: of how many sizes an array is the product, and each
+    grid: as host code launches it
+    """
+
+    values: Sequence[text.Parameter]
+    pointers: Sequence[text.Parameter]
+    types: dict[str, Any]
+    whole: Sequence[str]
+    indexed: Mapping[str, extents.Indexed]
+    scalars: Mapping[str, Any]
+    held: Mapping[str, int]
+    changed: Sequence[str]
+    depth: int
+    size: int
+    grid: Sequence[Expr]
+
+    def blocks(self, sizes: Mapping[str, int]) -> int:
+        """Return how many blocks host code launches along x; 0 where that is not known."""
+        known = self.grid and self.grid[0].names <= sizes.keys()
+        return self.grid[0](sizes) if known else 0
+
+    def counted(self, axes: Axes) -> dict[str, int]:
+        """Return the elements of each pointer where `axes` are given."""
+        border = max((self.indexed[n].border for n in self.whole), default=0)
+        sizes = sorted(int(axes.get(n, self.scalars[n])) + border for n in self.whole) or [self.size]
+        length = math.prod([*sizes[:1] * (self.depth - len(sizes)), *sizes[-self.depth :]])
+        unknown = [p.name for p in self.pointers if p.name not in axes]
+        if large := next((name for name, count in self.held.items() if count > _LONGEST), None):
+            raise UsageError(
+                f"{large} would have {self.held[large]:,} elements: four boxes along each extent",
+                hint="front matter says what it is: [tensormaps]",
+            )
+        if length > _LONGEST and unknown:
+            raise UsageError(
+                f"{unknown[0]} would have {length:,} elements, the product of sizes",
+                hint=f"say how many: -a {unknown[0]}=1000000",
+            )
+        each = {p.name: self.indexed[p.name] for p in self.pointers}
+        found = {name: max(1, length) * at.width + at.begins for name, at in each.items()}
+        blocks = self.blocks({name: int(axes.get(name, value)) for name, value in self.scalars.items()})
+        for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
+            if at.shares * blocks >= 2 * found[name]:
+                found[name] = at.shares * blocks
+        few = pointed.entries(max(sizes), length)
+        tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
+        return {**found, **tables, **self.held}
+
+    def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes of a problem that name its outputs, where pointers have so many elements."""
+        behind = pointed.operands(self.pointers, self.values, self.types, sizes)
+        names = tuple(name for axis in self.changed for name in behind[axis])
+        outputs = names or tuple(p.name for p in self.pointers[:1]) or ("nothing",)
+        return {"outputs": outputs, "output": outputs[0], "updated": frozenset(names)}
+
+    def contents(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        """Return every operand by name."""
+        least, made = min((sizes[name] for name in self.whole), default=1), {}
+        for axis, names in pointed.operands(self.pointers, self.values, self.types, sizes).items():
+            for name in names:
+                x = elements.contents(rng, self.types[axis], sizes[axis], least)
+                first = self.indexed[axis].counts
+                if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
+                    x[...] = np.array(first).astype(x.dtype)
+                made[name] = np.sort(x, axis=0) if self.indexed[axis].begins else x
+        return made
 
 
 def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     """Return the problem class of a kernel without front matter.
 
-    Raises UsageError for a parameter of a type that cannot be guessed, such as a union.
+    Raises UsageError for a parameter of a type that cannot be guessed, such as ``float***``.
     """
     entry = _entry(kernel)
     known, texts = entry.types(kernel.entry), calls.texts(kernel)
@@ -56,7 +138,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         else _type(replace(p, type=_instance(p.type, known)), kernel, texts)
         for p in entry.parameters
     }
-    values, pointers = _divided(entry, maps, types)
+    values, pointers = pointed.divided(entry, maps, types)
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
     ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
@@ -66,59 +148,53 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     depth, size = _sizes(kernel, entry, whole, dimensions, alone)
     fixed |= guesses.as_threads(kernel.source, entry, kernel.entry, math.prod(e({}) for e in kernel.block))
     first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
-    structs = {p.name: found for p in values if (found := _by_value(types[p.name])) is not None}
-    scalars = {n: first[n] if n in structs else _scalar(types[n][0], first[n]) for n in first}
-    indexed = {p.name: extents.of(entry.body, p.name, numbers) for p in (*values, *pointers)}
+    structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
+    scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     mapped = {name: tensor.bytes for name, tensor in maps.items()}
     held = mapped | guesses.allocated(kernel.source, entry, kernel.entry)
     lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
-    written = tuple(p.name for p in pointers if not p.const or p.name in maps)
+    tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
+    body = pointed.plain(entry.body, tables, types)
+    plain = text.blank(kernel.source)
+    indexed = {p.name: extents.of(body, p.name, numbers, plain) for p in (*values, *pointers)}
+
+    parameters = _Known(
+        values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
+        held=lengths, depth=depth, size=size, grid=kernel.grid,
+        changed=[p.name for p in pointers if not p.const or p.name in maps],
+    )  # fmt: skip
+    limits = pointed.limits(entry.body, values, types)
 
     def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
-        rng = np.random.default_rng(seed)
-        least = min((getattr(self, name) for name in whole), default=1)
-        made = {p.name: elements.contents(rng, types[p.name], getattr(self, p.name), least) for p in pointers}
-        return {name: np.sort(x, axis=0) if indexed[name].begins else x for name, x in made.items()}
+        return parameters.contents(vars(self), np.random.default_rng(seed))
 
     def arguments(self: Any) -> tuple[Argument, ...]:
-        given: dict[str, Argument] = {n: _argument(n, kind, getattr(self, n)) for n, kind in structs.items()}
+        given: dict[str, Argument] = {
+            n: pointed.argument(n, kind, getattr(self, n)) for n, kind in structs.items()
+        }
         given |= {n: self.scalar(n) for n in scalars if n not in given}
         given |= {n: _mapped(n, tensor) for n, tensor in maps.items()}
+        given |= {p.name: pointed.table(p.name, types[p.name], getattr(self, p.name)) for p in tables}
         return tuple(given.get(p.name, p.name) for p in entry.parameters)
 
     def shape(self: Any) -> tuple[int, ...]:
         sizes = [getattr(self, name) for name in whole] or [size]
         items = min(_ITEMS, *sizes)
         extent = dict.fromkeys("xyz", max(sizes)) | dict.fromkeys(entry.items, items)
+        extent = {axis: min(n, limits.get(axis, n)) for axis, n in extent.items()}
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-dimensions:])
 
-    def counted(axes: Axes) -> dict[str, int]:
-        border = max((indexed[n].border for n in whole), default=0)
-        sizes = sorted(int(axes.get(n, scalars[n])) + border for n in whole) or [size]
-        length = math.prod([*sizes[:1] * (depth - len(sizes)), *sizes[-depth:]])
-        unknown = [p.name for p in pointers if p.name not in axes]
-        if large := next((name for name, count in lengths.items() if count > _LONGEST), None):
-            raise UsageError(
-                f"{large} would have {lengths[large]:,} elements: four boxes along each extent",
-                hint="front matter says what it is: [tensormaps]",
-            )
-        if length > _LONGEST and unknown:
-            raise UsageError(
-                f"{unknown[0]} would have {length:,} elements, the product of sizes",
-                hint=f"say how many: -a {unknown[0]}=1000000",
-            )
-        each = {p.name: indexed[p.name] for p in pointers}
-        return {name: max(1, length) * at.width + at.begins for name, at in each.items()} | lengths
-
     def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
-        found: ArrayProblem = vars(ArrayProblem)["from_axes"].__func__(cls, {**counted(axes), **axes})
-        return found
+        found: Any = vars(ArrayProblem)["from_axes"].__func__(cls, {**parameters.counted(axes), **axes})
+        found.__dict__.update(parameters.written(vars(found)))
+        problem: ArrayProblem = found
+        return problem
 
+    first = {**parameters.counted({}), **scalars}
     attributes = {
         "__doc__": "Guessed arguments.",
-        "axes": {**counted({}), **scalars},
-        "outputs": written or tuple(p.name for p in pointers[:1]) or ("nothing",),
-        "updated": frozenset(written),
+        "axes": first,
+        **parameters.written(first),
         "verify_axes": ({},),
         "unverified": True,
         "extents": property(shape),
@@ -138,7 +214,7 @@ def _entry(kernel: Kernel) -> text.Entry:
         raise UsageError(
             f"the parameters of {kernel.entry} are not in the text",
             where=str(kernel.path),
-            hint="give it front matter and a problem: `harness new` writes both",
+            hint=_WRITE,
         )
     if entry.template and "<" not in kernel.entry:
         raise UsageError(
@@ -147,71 +223,6 @@ def _entry(kernel: Kernel) -> text.Entry:
             hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
     return entry
-
-
-def _divided(
-    entry: text.Entry, maps: Collection[str], types: dict[str, Any]
-) -> tuple[list[text.Parameter], list[text.Parameter]]:
-    """Return the parameters that are values, and the pointers: parameters, and members of structs by value.
-
-    The types of the latter go to `types`.
-    """
-    values = [p for p in entry.parameters if not p.pointer and p.name not in maps]
-    pointers = [p for p in entry.parameters if p not in values]
-    for p in values:
-        for at in elements.pointers(types[p.name]):
-            types[name := f"{p.name}{at.path}"] = at.kind
-            pointers.append(text.Parameter(type="", name=name, pointer=True, const=at.const))
-    return values, pointers
-
-
-def _scalar(kind: str, value: float) -> Any:
-    """Return a number of a NumPy type, or the largest that it can hold."""
-    dtype = np.dtype(kind)
-    return dtype.type(min(value, np.iinfo(dtype).max) if dtype.kind in "iu" else value)
-
-
-def _by_value(kind: elements.Type) -> np.dtype[Any] | None:
-    """Return the layout of a struct or vector as an argument; None for a number."""
-    if isinstance(kind, np.dtype):
-        return kind
-    return np.dtype([("m0", kind[0], (kind[1],))]) if kind[1] > 1 else None
-
-
-def _filled(kind: np.dtype[Any], value: float) -> Any:
-    """Return a struct whose integers are `value`, or the most they hold.
-
-    Its floats are what the text begins them with, or 1 where there are integers.
-    """
-    found = np.zeros((), kind)
-    whole = any("int" in number for number in elements.numbers(kind))
-    initial = dict(kind.metadata or {}).get("given", {})
-    for name in kind.names or ():
-        part = kind[name].base
-        if part.metadata and not part.names:
-            continue  # a pointer
-        if part.names:
-            found[name] = _filled(part, value)
-        else:
-            real = 1 if whole else _scalar(part.name, value)
-            found[name] = initial.get(name, real) if part.kind == "f" else _scalar(part.name, value)
-    return found[()]
-
-
-def _argument(name: str, kind: np.dtype[Any], value: float) -> np.generic | Struct:
-    """Return a struct by value as an argument: with pointers the bytes between them, and their operands."""
-    filled: np.generic = _filled(kind, value)
-    if not (pointers := list(elements.pointers(kind))):
-        return filled
-    data, found, done = filled.tobytes(), dict[str, np.generic | str](), 0
-    for at in (*pointers, None):
-        end = at.offset if at else len(data)
-        if end > done:
-            found[f"from {done}"] = np.void(data[done:end])
-        if at:
-            found[at.path] = f"{name}{at.path}"
-            done = at.offset + 8
-    return Struct(found)
 
 
 def _instance(declared: str, known: Mapping[str, str]) -> str:
@@ -242,13 +253,13 @@ def _mapped(name: str, tensor: tensors.Encoded) -> Tensor:
 
 def _type(parameter: text.Parameter, kernel: Kernel, texts: Sequence[str]) -> elements.Type:
     """Return the type of a parameter. Raises UsageError for one of which no value can be made."""
-    found = elements.of(parameter.type, texts)
-    inside = found is not None and parameter.pointer and any(elements.pointers(found))
-    if found is None or inside or (not parameter.pointer and "bfloat16" in elements.numbers(found)):
+    const = "const " if parameter.const and parameter.type.endswith("*") else ""
+    found = elements.of(const + parameter.type, texts)
+    if found is None or (not parameter.pointer and "bfloat16" in elements.numbers(found)):
         raise UsageError(
             f"{parameter.name} of {kernel.name} is a {parameter.type}, for which no value can be guessed",
             where=str(kernel.path),
-            hint=_HINTS.get(parameter.type, "give it front matter and a problem: `harness new` writes both"),
+            hint=_HINTS.get(parameter.type, _DEEPER if found is None and parameter.pointer else _WRITE),
         )
     return found
 

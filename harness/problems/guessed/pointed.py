@@ -1,0 +1,145 @@
+"""Structs among guessed arguments: by value with pointers in them, and those that pointers lead to.
+
+What the pointers of a struct lead to are operands, ``rows.x``, ``lists[3].data`` or ``image.planes[2]``. They
+have one axis for all places of an array, ``lists.data``, that says how many elements each of them has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from harness.kernels import text
+from harness.kernels.cpp import elements
+from harness.problems.protocol import Struct, Table
+
+_MOST, _FEWEST, _ELEMENTS = 1024, 64, 2**22  # pointers in a table, and elements behind all of them
+
+
+def divided(
+    entry: text.Entry, maps: Collection[str], types: dict[str, Any]
+) -> tuple[list[text.Parameter], list[text.Parameter]]:
+    """Return the parameters that are values, and the pointers: parameters, and axes of those in structs.
+
+    The types of the latter go to `types`.
+    """
+    values = [p for p in entry.parameters if not p.pointer and p.name not in maps]
+    pointers = [p for p in entry.parameters if p not in values]
+    for p in (*values, *pointers):
+        for at in elements.pointers(types[p.name]):
+            if (name := f"{p.name}{at.axis}") not in types:
+                types[name] = at.kind
+                pointers.append(text.Parameter(type="", name=name, pointer=True, const=at.const))
+    return values, pointers
+
+
+def operands(
+    pointers: Sequence[text.Parameter], values: Sequence[text.Parameter], types: dict[str, Any], sizes: Any
+) -> dict[str, list[str]]:
+    """Return the names of the operands of each axis of `pointers`; `sizes` has the elements of each."""
+    found: dict[str, list[str]] = {p.name: [] for p in pointers}
+    for p in values:
+        for at in elements.pointers(types[p.name]):
+            found[f"{p.name}{at.axis}"].append(f"{p.name}{at.path}")
+    for p in pointers:
+        if not found[p.name]:
+            found[p.name].append(p.name)
+        for at in elements.pointers(types[p.name]):
+            found[f"{p.name}{at.axis}"] += (f"{p.name}[{i}]{at.path}" for i in range(sizes[p.name]))
+    return found
+
+
+def table(name: str, kind: np.dtype[Any], count: int) -> Table:
+    """Return a pointer to `count` structs with pointers as an argument."""
+    inside = list(elements.pointers(kind))
+    places = {i * kind.itemsize + at.offset: f"{name}[{i}]{at.path}" for i in range(count) for at in inside}
+    return Table(operand=name, pointers=places)
+
+
+def entries(size: int, length: int) -> int:
+    """Return how many structs with pointers to guess, for a size, and `length` elements behind each."""
+    return max(1, min(size, _MOST, max(_FEWEST, _ELEMENTS // max(length, 1))))
+
+
+def plain(body: str, tables: Sequence[text.Parameter], types: dict[str, Any]) -> str:
+    """Return a body whose pointers in structs are called as their axes: ``lists.data[i]``.
+
+    So is ``lists[row].data[i]``, ``lists->data[i]`` and, of pointers to pointers, ``lists[row][i]``.
+    """
+    for p in tables:
+        name, place = rf"\b{re.escape(p.name)}\s*", r"\[[^][]*\]\s*"
+        if types[p.name].names == (elements.EACH,):
+            body = re.sub(rf"{name}{place}(?=\[)", f"{p.name}.{elements.EACH}", body)
+        else:
+            body = re.sub(rf"{name}(?:{place}\.|->)\s*", f"{p.name}.", body)
+    return body
+
+
+def limits(body: str, values: Sequence[text.Parameter], types: dict[str, Any]) -> dict[str, int]:
+    """Return how many blocks there are along an axis whose index is one of an array in a struct by value.
+
+    So are 4 along y where ``lists.data[blockIdx.y]`` has a place in an array of four pointers.
+    """
+    found: dict[str, int] = {}
+    for p in values:
+        inside = elements.pointers(types[p.name])
+        lengths = {at.path.partition("[")[0]: at.first for at in inside if at.first}
+        for path, length in lengths.items():
+            for index in re.findall(rf"\b{re.escape(p.name + path)}\s*\[\s*([\w.]+)\s*\]", body):
+                given = re.search(rf"\b{re.escape(index)}\s*=\s*(blockIdx\.[xyz])\s*[,;]", body)
+                block = re.fullmatch(r"blockIdx\.([xyz])", given[1] if given else index)
+                if block:
+                    found[block[1]] = min(length, found.get(block[1], length))
+    return found
+
+
+def by_value(kind: elements.Type) -> np.dtype[Any] | None:
+    """Return the layout of a struct or vector as an argument; None for a number."""
+    if isinstance(kind, np.dtype):
+        return kind
+    return np.dtype([("m0", kind[0], (kind[1],))]) if kind[1] > 1 else None
+
+
+def _filled(kind: np.dtype[Any], value: float) -> Any:
+    """Return a struct whose integers are `value`, or the most they hold.
+
+    Its floats are what the text begins them with, or 1 where there are integers.
+    """
+    found = np.zeros((), kind)
+    whole = any("int" in number for number in elements.numbers(kind))
+    initial = dict(kind.metadata or {}).get("given", {})
+    for name in kind.names or ():
+        part = kind[name].base
+        if part.metadata and not part.names:
+            continue  # a pointer
+        if part.names:
+            found[name] = _filled(part, value)
+        else:
+            real = 1 if whole else scalar(part.name, value)
+            found[name] = initial.get(name, real) if part.kind == "f" else scalar(part.name, value)
+    return found[()]
+
+
+def argument(name: str, kind: np.dtype[Any], value: float) -> np.generic | Struct:
+    """Return a struct by value as an argument: with pointers the bytes between them, and their operands."""
+    filled: np.generic = _filled(kind, value)
+    if not (pointers := list(elements.pointers(kind))):
+        return filled
+    data, found, done = filled.tobytes(), dict[str, np.generic | str](), 0
+    for at in (*pointers, None):
+        end = at.offset if at else len(data)
+        if end > done:
+            found[f"from {done}"] = np.void(data[done:end])
+        if at:
+            found[at.path] = f"{name}{at.path}"
+            done = at.offset + 8
+    return Struct(found)
+
+
+def scalar(kind: str, value: float) -> Any:
+    """Return a number of a NumPy type, or the largest that it can hold."""
+    dtype = np.dtype(kind)
+    return dtype.type(min(value, np.iinfo(dtype).max) if dtype.kind in "iu" else value)

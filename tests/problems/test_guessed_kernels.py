@@ -1,0 +1,92 @@
+"""Kernels that a stranger may bring, in `tests/data/strangers`: their guesses, and planted faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import main
+
+KERNELS = Path(__file__).parents[1] / "data" / "strangers"
+MORE = {"ldpc": ["-a", "iterations=2"], "persistent": ["-a", "work=40", "--grid", "4"]}
+SAID = {  # of sizes and blocks
+    "attention_cp": "--block 64,1,1 -a Q=262144 -a K=262144 -a V=262144",
+    "bfs": "-a g.offsets=1001",
+    "ldpc": "-a llr=576000 -a msg=576000",
+    "lookback": "-a tile.state=1000",
+    "persistent": "--block 128,1,1 -a in=5120 -a carry=40",
+    "softmax_online": "--grid 8,1,1 --block 256,1,1",
+}
+LOAD, SYNC = "if (threadIdx.x == 0) id = atomicAdd(tile.ticket, 1u);\n", "  __syncthreads();\n"
+
+
+def check(folder: Path, name: str, old: str = "", new: str = "") -> tuple[int, str]:
+    """Return what `harness check` says of a kernel that was edited."""
+    source = (KERNELS / f"{name}.cu").read_text(encoding="utf-8")
+    assert old in source
+    path = folder / f"{name}.cu"
+    path.write_text(source.replace(old, new, 1) if old else source)
+    ran = CliRunner().invoke(main, ["check", str(path), *MORE.get(name, ())])
+    return ran.exit_code, ran.output
+
+
+def test_all_are_tried() -> None:
+    assert {path.stem for path in KERNELS.glob("*.cu")} == SAID.keys()
+
+
+@pytest.mark.parametrize("name", sorted(SAID))
+def test_a_guess_makes_sense(name: str, tmp_path: Path) -> None:
+    code, output = check(tmp_path, name)
+    assert code == 0 and SAID[name] in output, output
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        ("lookback", LOAD + SYNC, LOAD, "WAR hazard"),
+        ("persistent", "      __threadfence();\n      work", "      work", "global race"),
+        ("persistent", " __threadfence(); before", " before", "global race"),
+        ("persistent", "work.done[t] = 1", "work.done[t + 1] = 1", "the kernel hangs"),
+        ("attention_cp", "wait_prior(1);\n    __syncthreads();", "wait_prior(1);", ""),
+        ("attention_cp", "__pipeline_wait_prior(1);", "__pipeline_wait_prior(2);", ""),
+        ("bfs", "int at = atomicAdd(&count, 1)", "int at = count++", ""),
+        ("softmax_online", "y += (size_t)row", "y += (size_t)(row + 1)", "of y, "),
+        ("ldpc", "app[6 * Z]", "app[5 * Z]", "out of bounds"),
+    ],
+)
+def test_a_fault_is_found(name: str, old: str, new: str, said: str, tmp_path: Path) -> None:
+    code, output = check(tmp_path, name, old, new)
+    assert code == 1 and said in output, output
+
+
+def test_infinity_needs_no_header(tmp_path: Path) -> None:
+    """As under nvcc, which includes that of math in every file."""
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(float* x, int n) { if (n) x[threadIdx.x] = fminf(INFINITY, M_PI); }")
+    assert CliRunner().invoke(main, ["check", str(path)]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("length", "place", "block"),
+    [
+        ("64", "t", 64),
+        ("64", "threadIdx.x", 64),
+        ("T", "t", 96),
+        ("512", "t", 256),
+        ("64", "t / 4", 256),
+        ("8", "t", 256),
+    ],
+)
+def test_a_block_has_a_place_in_shared_memory_for_each_thread(
+    tmp_path: Path, length: str, place: str, block: int
+) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "#define T 96\n__global__ void k(float* x, int n) {\n"
+        f"int t = threadIdx.x; __shared__ float s[{length}]; s[{place}] = 1; __syncthreads();\n"
+        "if (t < n) x[t] = s[0]; }"
+    )
+    output = CliRunner().invoke(main, ["check", str(path)]).output
+    assert f"--block {block},1,1" in output, output
