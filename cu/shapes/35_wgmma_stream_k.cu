@@ -19,11 +19,10 @@
 // after = "26_wgmma_split"
 // dtype = ["bf16", "fp16"]
 // min_arch = "sm_90a"
-// block = "256 + 384 * (BM == 256 or BN == 256) + 128 * (BM != 256 and BN != 256 and (BM == 128 or BN == 128))"
+// block = "256 + 128 * (BM == 128 or BN == 128)"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
-// where = ["BM == 64 or BM == 128 or BM == 256 or BN == 64 or BN == 128 or BN == 256", "BM != 256 or BN <= 80",
-//          "BN != 256 or BM <= 80", "1024 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
+// where = ["BM == 64 or BM == 128 or BN == 64 or BN == 128", "1024 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
 //          "BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0", "BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0",
 //          "STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) <= 1792"]
 // shared = "STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16)"
@@ -43,8 +42,8 @@
 //                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 144, 160, 176, 192, 208, 256]
-// BN = [64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 176, 192, 208, 256]
+// BM = [128, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 144, 160, 192]
+// BN = [64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 192]
 // STAGES = [8, 12, 6, 5]
 // SHARE = [1, 0]
 // CLUSTER = [1, 2, 4]
@@ -68,9 +67,9 @@
 #define PRODUCERS 128  // one would do, but all of them copy a matrix that cannot have a tensor map
 #define LEAST 4        // stages of a block
 
-// The sides of a tile: Q, the thin one; and P, of 256, of 128 or, where neither has as much, of 64. Of two such sides P is
-// that along N.
-#define BP (BM == 256 || BN == 256 ? 256 : BM == 128 || BN == 128 ? 128 : 64)
+// The sides of a tile: Q, the thin one; and P, of 128 or, where neither has as much, of 64. Of two such sides P is that
+// along N.
+#define BP (BM == 128 || BN == 128 ? 128 : 64)
 #define ACROSS (BN == BP)
 #define BQ (ACROSS ? BM : BN)
 #define QUADS (BQ / 8)  // of a thread's sums, each two of Q at two places of P
@@ -78,11 +77,10 @@
 #define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
 #define SHARE_P (ACROSS ? SHARE_B : SHARE_A)
 #define SHARE_Q (ACROSS ? SHARE_A : SHARE_B)
-// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Fewer where they would spill: of a large tile, and where
-// 640 threads have 96 registers each.
-#define LARGE (ACROSS && BQ >= 128 || BQ > 192 || BP == 256)
+// Those that it adds up at once, of IN_FLIGHT / AT_ONCE blocks. Half as many of a large tile across, which would spill.
+#define LARGE (ACROSS && BQ >= 128)
 #define IN_FLIGHT (LARGE ? 8 : 16)
-#define AT_ONCE (BP == 256 ? 2 - QUADS % 2 : LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
+#define AT_ONCE (LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
 typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
 

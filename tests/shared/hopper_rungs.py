@@ -75,8 +75,6 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "32 small": ("32_bf16x6_panels", {"BM": 64, "BN": 64, "STAGES": 4}),
     "35": ("35_wgmma_stream_k", {}),
     "35 across": ("35_wgmma_stream_k", {"BM": 8, "BN": 128}),
-    "35 of 256 rows": ("35_wgmma_stream_k", {"BM": 256, "BN": 16, "STAGES": 5}),
-    "35 of 256 columns": ("35_wgmma_stream_k", {"BM": 24, "BN": 256, "STAGES": 6, "TRANSB": 1}),
     "35 whole tiles": ("35_wgmma_stream_k", {"BM": 48, "BN": 128, "SHARE": 0}),
     "35 halves": (
         "35_wgmma_stream_k",
