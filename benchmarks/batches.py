@@ -35,8 +35,8 @@ import torch
 import harness
 from harness.bench.nvml import Telemetry
 from harness.cli.options import about
-from harness.dispatch import cost
 from harness.dispatch.call import gpus
+from harness.dispatch.model import cost
 from harness.driver import BorrowedStream, Device
 from harness.errors import HarnessError
 from harness.kernels.compiler import compile_kernel

@@ -32,9 +32,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.options import about
-from harness.dispatch import choose, cost
+from harness.dispatch import choose
+from harness.dispatch.model import cost
+from harness.dispatch.model.traffic import DRAM_BYTES
 from harness.dispatch.split import divided
-from harness.dispatch.traffic import DRAM_BYTES
 from harness.driver import Device
 from harness.errors import ContextLost, HarnessError, UsageError
 from harness.kernels.arch import Arch

@@ -1,4 +1,4 @@
-"""Fit what `harness.dispatch.corrections` adds to the cost model, and say what the choice loses with it.
+"""Fit what `harness.dispatch.model.corrections` adds to the cost model, and say what the choice loses then.
 
     pip install '.[fit]'
     python scripts/fit_corrections.py shapes.json ... [--mapped older.json ...] [--write]
@@ -26,8 +26,8 @@ import lightgbm
 import numpy as np
 from fit_model import Time, Vector
 
-from harness.dispatch import corrections
-from harness.dispatch.corrections import Forest
+from harness.dispatch.model import corrections
+from harness.dispatch.model.corrections import Forest
 from harness.results.tables import plain_table
 from harness.support import files
 

@@ -39,8 +39,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.dispatch import choose
-from harness.dispatch.cost import Candidate
-from harness.dispatch.traffic import Pitches, dram_bytes
+from harness.dispatch.model.cost import Candidate
+from harness.dispatch.model.traffic import Pitches, dram_bytes
 from harness.driver import Device
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.cli import options
-from harness.dispatch import choose, cost, traffic
+from harness.dispatch import choose
+from harness.dispatch.model import cost, traffic
 from harness.errors import UsageError
 from harness.kernels import catalog
 

@@ -8,11 +8,11 @@ name and number of multiprocessors, ranges of M, N and K and the variant that wa
 entry whose ranges contain the shape decides. The user's own table (`harness.dispatch.user_table`, written by
 ``harness choose --write``) is searched before it.
 
-``candidates`` are for shapes that no entry contains. The one with the fewest cycles is taken, by the model of
-`harness.dispatch.cost` and what `harness.dispatch.corrections` learnt of its errors. For bf16x6, fp16x3 and
-3xtf32 those of fp32 are among them, and for the last two those of bf16x6: no less exact, and faster where
-splitting the operands, or writing their parts, takes longer than multiplying. ``trials``, whose constants are
-guesses, are never taken: benchmarks/shapes.py times them, and scripts/fit_model.py makes them candidates.
+``candidates`` are for shapes that no entry contains. The one with the fewest cycles is taken, by a model and
+what was learnt of its errors (`harness.dispatch.model`). For bf16x6, fp16x3 and 3xtf32 those of fp32 are
+among them, and for the last two those of bf16x6: no less exact, and faster where splitting the operands, or
+writing their parts, takes longer than multiplying. ``trials``, whose constants are guesses, are never taken:
+benchmarks/shapes.py times them, and scripts/fit_model.py makes them candidates.
 
 The operands' layout is given as in BLAS: ``"NT"`` says that A is row-major, and that B is stored transposed.
 A kernel with the parameters TRANSA and TRANSB reads either kind where it lies, in those combinations that it
@@ -41,9 +41,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.dispatch import corrections, cost, user_table
-from harness.dispatch.cost import NN, Candidate, depth
-from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches, unread
+from harness.dispatch import user_table
+from harness.dispatch.model import cost
+from harness.dispatch.model.cost import NN, Candidate, depth
+from harness.dispatch.model.traffic import ALIGNED, DRAM_BYTES, Pitches, unread
 from harness.errors import UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES, FP32
@@ -188,9 +189,10 @@ def ranked(
 ) -> list[tuple[Variant, float]]:
     """Return the candidates that can compute the product, with their cycles, fastest first.
 
-    Cycles are those of the cost model and, of its fastest `corrections.MOST`, corrected; these come first.
-    Arguments are those of `choose`. Empty if there are none.
+    The first `corrections.MOST` are corrected. Arguments are those of `choose`. Empty if there are none.
     """
+    from harness.dispatch.model import corrections  # with NumPy
+
     serving = able(M, N, K, sms, arch, dtype, layout, epilogue, invariant, dram)
     return corrections.ranked(serving, (M, N, K, sms), arch=arch, layout=layout, pitches=pitches)
 
@@ -331,20 +333,3 @@ def _variant(entry: Mapping[str, Any], kernel: Callable[[str], Kernel] = catalog
 def _inside(entry: Mapping[str, Any], shape: Mapping[str, int]) -> bool:
     """Return True if the entry's ranges, which include both ends, contain the shape."""
     return all(entry[axis][0] <= size <= entry[axis][1] for axis, size in shape.items())
-
-
-def ranges(M: int, N: int, K: int, tile: tuple[int, ...]) -> dict[str, list[int]]:
-    """Return the ranges of M, N and K, ends included, for which a measurement at one shape is taken as valid.
-
-    `tile` is the (rows, columns) of the fastest variant's tile. The ranges contain all shapes with the same
-    number of tiles, an M and an N that differ by a factor of at most 2, and a K that differs by one of at
-    most sqrt(2): the lead of the fastest variant changes in steps with the number of tiles, and slowly with
-    K. But a single row is not for the kernel that was the fastest with 64.
-    """
-
-    def extent(size: int, step: int) -> list[int]:
-        tiles = math.ceil(size / step)
-        return [max((tiles - 1) * step + 1, math.ceil(size / 2)), min(tiles * step, 2 * size)]
-
-    span = [math.ceil(K / math.sqrt(2)), math.floor(K * math.sqrt(2))]
-    return {"M": extent(M, tile[0]), "N": extent(N, tile[1]), "K": span}

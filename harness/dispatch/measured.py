@@ -20,8 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-from harness.dispatch import choose, cost, user_table
+from harness.dispatch import choose, user_table
 from harness.dispatch.call.side_streams import Forks, order
+from harness.dispatch.model import cost
 from harness.dispatch.split import Part
 from harness.dispatch.workspaces import Workspaces
 from harness.driver import Buffer, Context, Event, Gate, Stream, outside_captures

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.dispatch import choose, traffic
+from harness.dispatch import choose
 from harness.dispatch.call.batch import Batch
 from harness.dispatch.call.copies import OPERANDS, Copy
 from harness.dispatch.call.side_streams import Forks
+from harness.dispatch.model import traffic
 from harness.dispatch.split import Part, brief
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Context, Function, Image, Module, PreparedLaunch, Stream, Struct, tensormap

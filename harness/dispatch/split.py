@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.dispatch import choose, cost, traffic
-from harness.dispatch.cost import SKINNY
-from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches
+from harness.dispatch import choose
+from harness.dispatch.model import cost, traffic
+from harness.dispatch.model.cost import SKINNY
+from harness.dispatch.model.traffic import ALIGNED, DRAM_BYTES, Pitches
 from harness.kernels.dtypes import FP32
 from harness.kernels.epilogue import PLAIN, Epilogue
 from harness.kernels.spec import Variant

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 import warnings
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.dispatch import cost
+from harness.dispatch.model import cost
 from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import FP32
@@ -102,3 +103,20 @@ def serves(entry: Mapping[str, Any], dtype: str | None = None) -> bool:
         return known and right and bool(kernel.variant(**params))
     except (HarnessError, TypeError, AttributeError, KeyError):
         return False
+
+
+def ranges(M: int, N: int, K: int, tile: tuple[int, ...]) -> dict[str, list[int]]:
+    """Return the ranges of M, N and K, ends included, for which a measurement at one shape is taken as valid.
+
+    `tile` is the (rows, columns) of the fastest variant's tile. The ranges contain all shapes with the same
+    number of tiles, an M and an N that differ by a factor of at most 2, and a K that differs by one of at
+    most sqrt(2): the lead of the fastest variant changes in steps with the number of tiles, and slowly with
+    K. But a single row is not for the kernel that was the fastest with 64.
+    """
+
+    def extent(size: int, step: int) -> list[int]:
+        tiles = math.ceil(size / step)
+        return [max((tiles - 1) * step + 1, math.ceil(size / 2)), min(tiles * step, 2 * size)]
+
+    span = [math.ceil(K / math.sqrt(2)), math.floor(K * math.sqrt(2))]
+    return {"M": extent(M, tile[0]), "N": extent(N, tile[1]), "K": span}

@@ -2,7 +2,7 @@
 
 For each size and element type that ``harness bench`` or ``harness tune`` has timed, an entry names the
 fastest variant that was verified. It holds for the sizes around it as well, see
-`harness.dispatch.choose.ranges`.
+`harness.dispatch.user_table.ranges`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.dispatch import choose, traffic, user_table
+from harness.dispatch import choose, user_table
+from harness.dispatch.model import traffic
 from harness.driver import Device
 from harness.errors import UsageError
 from harness.kernels import catalog
@@ -128,7 +129,7 @@ def entries(found: Mapping[Point, Sequence[Row]]) -> list[Row]:
     for (gpu, sms, dtype, m, n, k), rows in sorted(found.items()):
         best = min(rows, key=lambda r: r["seconds"])
         variant = _variant(best)
-        span = choose.ranges(m, n, k, variant.tile)
+        span = user_table.ranges(m, n, k, variant.tile)
         about = {"kernel": variant.kernel.name, "params": dict(variant.params), "file": best["file"]}
         typed = {} if dtype == FP32.name else {"dtype": dtype}
         made.append({"gpu": gpu, "sms": sms, **typed, **span, **about})

@@ -6,9 +6,10 @@ from typing import Any, Protocol
 
 import torch
 
-from harness.dispatch import choose, cost, traffic
+from harness.dispatch import choose
 from harness.dispatch.call import batch as batches
-from harness.dispatch.cost import SKINNY
+from harness.dispatch.model import cost, traffic
+from harness.dispatch.model.cost import SKINNY
 from harness.driver import Device
 from harness.kernels.dtypes import BF16, BF16X6, FP16, FP16X3, FP32, TF32, TF32X3
 from harness.torch.records import calls

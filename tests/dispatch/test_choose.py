@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import harness
-from harness.dispatch import choose, traffic, user_table
-from harness.dispatch.traffic import Pitches
+from harness.dispatch import choose, user_table
+from harness.dispatch.model import traffic
+from harness.dispatch.model.traffic import Pitches
 from harness.errors import UsageError
 from harness.problems.gemm import GEMMS
 
@@ -198,11 +199,12 @@ def test_a_measured_kernel_for_another_architecture_is_passed_over(tuned: list[d
 
 def test_the_range_of_a_measurement() -> None:
     """A range has as many tiles each way, and is as wide as they are or a factor of two."""
-    assert choose.ranges(512, 513, 1000, (64, 128)) == {"M": [449, 512], "N": [513, 640], "K": [708, 1414]}
-    assert choose.ranges(1, 1, 1, (64, 64)) == {"M": [1, 2], "N": [1, 2], "K": [1, 1]}
-    assert choose.ranges(64, 4096, 4096, (64, 256))["M"] == [32, 64]  # not for a single row
+    wide = {"M": [449, 512], "N": [513, 640], "K": [708, 1414]}
+    assert user_table.ranges(512, 513, 1000, (64, 128)) == wide
+    assert user_table.ranges(1, 1, 1, (64, 64)) == {"M": [1, 2], "N": [1, 2], "K": [1, 1]}
+    assert user_table.ranges(64, 4096, 4096, (64, 256))["M"] == [32, 64]  # not for a single row
     for size in range(1, 300):
-        low, high = choose.ranges(size, 1, 1, (48, 1))["M"]
+        low, high = user_table.ranges(size, 1, 1, (48, 1))["M"]
         assert low <= size <= high and math.ceil(low / 48) == math.ceil(high / 48)
         tiles = math.ceil(size / 48)
         assert low in (48 * (tiles - 1) + 1, math.ceil(size / 2)) and high in (48 * tiles, 2 * size)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.dispatch import choose, corrections, cost
-from harness.dispatch.corrections import FEATURES, Forest
-from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches
+from harness.dispatch import choose
+from harness.dispatch.model import corrections, cost
+from harness.dispatch.model.corrections import FEATURES, Forest
+from harness.dispatch.model.traffic import ALIGNED, DRAM_BYTES, Pitches
 from harness.errors import UsageError
 from harness.kernels.epilogue import PLAIN
 
@@ -108,8 +109,9 @@ def test_elsewhere_the_model_is_all_there_is(dtype: str, card: dict[str, Any]) -
 def test_corrections_of_other_constants_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with np.load(corrections.FILE) as arrays:
         others = {**arrays, "constants": np.array("0" * 64)}
-    np.savez_compressed(tmp_path / "corrections.npz", **others)
-    monkeypatch.setattr(corrections, "FILE", tmp_path / "corrections.npz")
+    (file := tmp_path / "model" / "corrections.npz").parent.mkdir()
+    np.savez_compressed(file, **others)
+    monkeypatch.setattr(corrections, "FILE", file)
     (tmp_path / "table.json").write_bytes(Path(choose._TABLE).read_bytes())
     corrections.shipped.cache_clear()
     try:

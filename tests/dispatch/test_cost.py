@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from harness.dispatch import choose, cost
-from harness.dispatch.traffic import Pitches
+from harness.dispatch import choose
+from harness.dispatch.model import cost
+from harness.dispatch.model.traffic import Pitches
 from harness.launch import kernel as launches
 from harness.problems.registry import resolve
 

@@ -13,7 +13,7 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import choose, split
-from harness.dispatch.traffic import Pitches
+from harness.dispatch.model.traffic import Pitches
 from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP16, FP32, DType

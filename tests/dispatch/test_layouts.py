@@ -15,9 +15,10 @@ import harness
 from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver, image
 from harness import emulator
-from harness.dispatch import choose, cost, split, traffic
+from harness.dispatch import choose, split
 from harness.dispatch.call import copies, gpus
-from harness.dispatch.traffic import ALIGNED
+from harness.dispatch.model import cost, traffic
+from harness.dispatch.model.traffic import ALIGNED
 from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels import catalog

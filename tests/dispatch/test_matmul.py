@@ -15,7 +15,7 @@ from fakes import gemm as fake_gemm
 from fakes.driver import FakeDriver
 from harness.dispatch import arrays
 from harness.dispatch.call import gpus
-from harness.dispatch.traffic import Pitches
+from harness.dispatch.model.traffic import Pitches
 from harness.driver import Buffer, Context, Device, Stream
 from harness.errors import UsageError
 from shared.arrays import Array, Dlpack, fake, gpu, operands, torch  # noqa: F401  (fixtures)

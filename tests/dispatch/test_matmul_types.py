@@ -13,8 +13,9 @@ import pytest
 
 import harness
 from fakes.driver import FakeDriver
-from harness.dispatch import arrays, choose, prepared, traffic
+from harness.dispatch import arrays, choose, prepared
 from harness.dispatch.call import gpus
+from harness.dispatch.model import traffic
 from harness.driver import Buffer, Context, Device, Graph, Stream
 from harness.errors import UsageError
 from harness.kernels import spec

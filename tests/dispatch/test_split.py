@@ -82,7 +82,7 @@ def test_only_fp32_is_divided() -> None:
 def test_what_was_measured_runs_as_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = 2049, 2047, 2049
     assert len(divided(*shape, **H200, gpu="mine")) == 2
-    entry = {"gpu": "mine", "sms": 132, **choose.ranges(*shape, (128, 256)), "kernel": "16_pipeline"}
+    entry = {"gpu": "mine", "sms": 132, **user_table.ranges(*shape, (128, 256)), "kernel": "16_pipeline"}
     monkeypatch.setattr(user_table, "entries", lambda: [entry | {"params": {}}])
     choose._choose.cache_clear()
     try:

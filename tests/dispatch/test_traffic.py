@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness.dispatch import choose, traffic
+from harness.dispatch import choose
+from harness.dispatch.model import traffic
 from harness.driver import Device
 from harness.kernels import catalog, spec
 from harness.problems.gemm import GEMMS

@@ -18,7 +18,7 @@ import pytest
 
 from harness import compile_kernel
 from harness.dispatch import choose
-from harness.dispatch.cost import depth
+from harness.dispatch.model.cost import depth
 from harness.kernels import spec
 from harness.kernels.epilogue import COLUMNS, PLAIN, Epilogue
 from harness.kernels.spec import LAYOUT, Variant

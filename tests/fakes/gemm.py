@@ -13,7 +13,7 @@ import pytest
 
 from fakes import driver as fake_driver
 from harness.dispatch import choose
-from harness.dispatch.cost import Candidate
+from harness.dispatch.model.cost import Candidate
 from harness.errors import HarnessError
 from harness.kernels.dtypes import DTYPES, FP32, DType
 from harness.kernels.epilogue import ACTIVATIONS, PLAIN, ROWS, Epilogue

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import harness
-from harness.dispatch import choose, cost, traffic
+from harness.dispatch import choose
 from harness.dispatch.call import gpus
+from harness.dispatch.model import cost, traffic
+from harness.dispatch.model.traffic import ALIGNED
 from harness.dispatch.split import divided
-from harness.dispatch.traffic import ALIGNED
 from harness.driver import Buffer, Context, Device, Graph, Stream
 from harness.errors import UsageError
 from harness.kernels import catalog

@@ -1,4 +1,4 @@
-"""scripts/fit_corrections.py: trees learn errors that depend on the shape, and the shipped ones what they say."""
+"""scripts/fit_corrections.py: trees learn errors that depend on the shape, and the shipped ones did."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import fit_corrections
 import fit_model
 from fit_corrections import Sample
 
-from harness.dispatch import corrections
-from harness.dispatch.corrections import FEATURES
+from harness.dispatch.model import corrections
+from harness.dispatch.model.corrections import FEATURES
 from shared.places import ROOT
 
 RECORDS = ROOT / "records" / "h200" / "benchmarks"

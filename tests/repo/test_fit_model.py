@@ -19,8 +19,8 @@ import fit_model
 from fit_model import Key, Time
 
 from harness.dispatch import choose
-from harness.dispatch.cost import Candidate
-from harness.dispatch.traffic import Pitches
+from harness.dispatch.model.cost import Candidate
+from harness.dispatch.model.traffic import Pitches
 from harness.errors import UsageError
 from harness.results import record
 

@@ -13,7 +13,7 @@ from shared.places import ROOT
 LINE = re.compile(r"^\| (?!package )([a-z][\w-]+) \| [^|]+ \| ([^|]+) \|$", re.MULTILINE)
 TABLE = dict(LINE.findall((ROOT / "docs" / "files.md").read_text().partition("## Licences")[2]))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-TOOLS = {"test", "docs", "dev", "mutation"}  # extras that a user does not install
+TOOLS = {"test", "docs", "dev", "fit", "mutation"}  # extras that a user does not install
 
 
 def names(requirements: list[str]) -> set[str]:

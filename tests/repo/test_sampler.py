@@ -200,7 +200,7 @@ def test_trials_are_timed_beside_what_the_model_knows(
     known = {c.variant.kernel.name: c.variant.kernel for c in choose.candidates("trials")}
     best = shapes.trials(draw[0].problem, arch="sm_90a", sms=132)
     labels = [known[c["kernel"]].variant(**c["params"]).label for c in row["candidates"][2:]]
-    assert labels == [variant.label for variant in best[:3]] and len(best) > 50
+    assert labels == [variant.label for variant in best[:3]] and len(best) >= 3
     assert not {v.label for v in best} & {c.variant.label for c in choose.candidates()}
     turned = replace(draw[0].problem, transb=1, ldb=64)
     assert all(v.params["TRANSB"] for v in shapes.trials(turned, arch="sm_90a", sms=132))

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from harness.dispatch import choose, cost
+from harness.dispatch import choose
 from harness.dispatch.arrays import Matrix
-from harness.dispatch.cost import NN, Candidate
-from harness.dispatch.traffic import ALIGNED, DRAM_BYTES, Pitches, unread
+from harness.dispatch.model import cost
+from harness.dispatch.model.cost import NN, Candidate
+from harness.dispatch.model.traffic import ALIGNED, DRAM_BYTES, Pitches, unread
 from harness.driver import Stream
 from harness.errors import UsageError
 from harness.kernels.dtypes import FP32

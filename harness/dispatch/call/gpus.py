@@ -12,12 +12,13 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from harness.dispatch import arrays, choose, cost, measured
+from harness.dispatch import arrays, choose, measured
 from harness.dispatch.arrays import LEGACY, TORCH_CURRENT, Matrix
 from harness.dispatch.call import batch as batches
 from harness.dispatch.call import group
 from harness.dispatch.call.batch import Batch, OneByOne
 from harness.dispatch.call.side_streams import Forks, order
+from harness.dispatch.model import cost
 from harness.dispatch.prepared import GemmImage, GemmLaunch
 from harness.dispatch.split import Part, divided
 from harness.dispatch.workspaces import Workspaces

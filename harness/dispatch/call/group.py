@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.dispatch import choose, traffic
-from harness.dispatch.cost import Candidate
-from harness.dispatch.traffic import Pitches
+from harness.dispatch import choose
+from harness.dispatch.model import traffic
+from harness.dispatch.model.cost import Candidate
+from harness.dispatch.model.traffic import Pitches
 from harness.dispatch.workspaces import Need, Workspaces
 from harness.driver import Function, Stream, Struct
 from harness.kernels.spec import Kernel, Variant

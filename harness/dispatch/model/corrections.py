@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.dispatch import cost, traffic
-from harness.dispatch.cost import Candidate
-from harness.dispatch.traffic import Pitches
+from harness.dispatch.model import cost, traffic
+from harness.dispatch.model.cost import Candidate
+from harness.dispatch.model.traffic import Pitches
 from harness.errors import UsageError
 from harness.kernels.spec import Variant
 
@@ -162,7 +162,7 @@ def shipped() -> Mapping[str, Forest]:
 
 def constants() -> str:
     """Return the SHA-256 of the candidates in ``table.json``, whose errors the corrections are of."""
-    table = json.loads(FILE.with_name("table.json").read_text(encoding="utf-8"))
+    table = json.loads((FILE.parents[1] / "table.json").read_text(encoding="utf-8"))
     return hashlib.sha256(json.dumps(table["candidates"], sort_keys=True).encode()).hexdigest()
 
 

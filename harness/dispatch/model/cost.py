@@ -55,8 +55,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.dispatch import traffic
-from harness.dispatch.traffic import ALIGNED, Pitches
+from harness.dispatch.model import traffic
+from harness.dispatch.model.traffic import ALIGNED, Pitches
 from harness.driver import Device
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import DTYPES, DType

@@ -1,0 +1,1 @@
+"""How long a kernel takes for a product, as far as that is known without timing it."""
