@@ -32,7 +32,7 @@ __global__ void transposed(float* out, const float* in, int rows, int cols)
 }
 struct Pair { int** a; int b; };
 __global__ void odd(Pair p, float* x) { *x = p.b; }
-__global__ void deep(float** x) { **x = 1; }
+__global__ void deep(float*** x) { ***x = 1; }
 __global__ void empty() {}
 __global__ void flipped(float* x)
 {
@@ -142,7 +142,7 @@ def test_headers_of_a_folder(run: Any, tmp_path: Path) -> None:
         (("check", "good.cu", "--entry", "none"), "no kernel 'none'"),
         (("check", "--entry", "none"), "--entry is of one file"),
         (("check", "good.cu", "--entry", "transposed", "-a", "depth=3"), "no axis 'depth'"),
-        (("check", "good.cu", "--entry", "deep"), "x of good:deep is a float*, for which no value"),
+        (("check", "good.cu", "--entry", "deep"), "x of good:deep is a float**, for which no value"),
         (("check", "good.cu", "--entry", "made"), "the parameters of made are not in the text"),
         (("verify", "good.cu"), "no value can be guessed"),
     ],

@@ -186,7 +186,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
         found: Any = vars(ArrayProblem)["from_axes"].__func__(cls, {**parameters.counted(axes), **axes})
-        found.__dict__.update(parameters.written(vars(found)))
+        written = parameters.written(vars(found))
+        found.__dict__.update({name: x for name, x in written.items() if name not in found.axes})
         problem: ArrayProblem = found
         return problem
 
