@@ -7,6 +7,8 @@ each shaped (T threads, C blocks).
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +27,7 @@ LOCAL_BASE = 1 << 33  # generic address at which local memory begins
 HEAP, HEAP_BYTES = "the heap", 8 << 20  # the buffer that a kernel's malloc takes from
 WORKSPACE = "the grid's barrier"  # the buffer that cooperative groups count blocks in
 GAP = 1 << 20  # unowned bytes between two allocations; they are never touched, so they cost no memory
+_MANY = 64  # buffers from which on gaps are most of the arena
 UNIT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 
@@ -83,9 +86,9 @@ class Arena:
             top += -(-(buffer.array.nbytes + GAP) // GAP) * GAP
         _check_room(sum(b.array.nbytes for b in buffers))
         try:
-            self._bytes = np.empty(top, np.uint8)
+            self._bytes: Array = _sparse(top) if len(buffers) > _MANY else np.empty(top, np.uint8)
             self._written = np.zeros(top if not all(b.initialised for b in buffers) else 0, np.uint8)
-        except (MemoryError, ValueError) as error:
+        except (MemoryError, OSError, ValueError) as error:
             raise EmulatorError(f"{top:,} bytes of global memory do not fit this machine") from error
         for allocation, buffer in zip(self.allocations, buffers, strict=True):
             self._slice(allocation)[:] = np.ascontiguousarray(buffer.array).reshape(-1).view(np.uint8)
@@ -118,7 +121,8 @@ class Arena:
     def copy_back(self, buffers: list[Buffer]) -> None:
         """Copy what the kernel stored into the arrays of `buffers`, those that the arena was made of.
 
-        An address is copied if the kernel has stored it. Raises EmulatorError if one is read-only.
+        An address is copied if the kernel has stored another one there. Raises EmulatorError if an array is
+        read-only.
         """
         for index, offset, data, before in self._pointers:
             place = self._slice(self.allocations[index])[offset : offset + 8]
@@ -139,9 +143,8 @@ class Arena:
 
     def among(self, addresses: Array) -> list[Allocation]:
         """Return the allocations in which some of the addresses may lie."""
-        places = np.searchsorted(self._starts, addresses, side="right").reshape(
-            -1
-        )  # one more than the number
+        # One more than the number of each.
+        places = np.searchsorted(self._starts, addresses, side="right").reshape(-1)
         seen = np.nonzero(np.bincount(places, minlength=len(self.allocations) + 1)[1:])[0]
         return [self.allocations[i] for i in seen.tolist() if i < len(self.allocations)]
 
@@ -206,6 +209,16 @@ class Arena:
 
 
 ONES = {size: int.from_bytes(b"\1" * size, "little") for size in UNIT}  # written flags, one a byte
+
+
+def _sparse(size: int) -> Array:
+    """Return bytes that take memory by small pages: where NumPy asks for huge ones, gaps take it, too."""
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.empty(size, np.uint8)
+    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without huge pages
+        room.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(room, np.uint8)
 
 
 def _check_room(wanted: int) -> None:

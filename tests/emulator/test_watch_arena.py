@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,22 @@ def buffer(name: str, size: int, dtype: Any = np.uint32, initialised: bool = Tru
 
 
 # ---- where buffers lie -------------------------------------------------------------------------------
+
+
+def resident() -> int:
+    """Return how many bytes of this machine's memory the process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing says what a process has")
+def test_what_lies_between_many_buffers_takes_no_memory() -> None:
+    """Pages of 2 MiB would make the gaps between 1,000 buffers take 2 GiB."""
+    before = resident()
+    arena = Arena([buffer(f"x[{i}]", 4) for i in range(1000)])
+    assert resident() - before < 2**26
+    assert all(
+        (arena.raw(np.array([x.start]), 16).view(np.uint32) == range(4)).all() for x in arena.allocations
+    )
 
 
 def test_buffers_lie_apart_and_in_their_order() -> None:

@@ -68,7 +68,11 @@ def test_elements_of_a_block(use: str, share: int) -> None:
      ("atomicCAS(&x[h], 0xffffffffu, key)", 2**32 - 1),
      ("atomicCAS(x, K, 1)", 40), ("atomicCAS(x + h, old, key)", None), ("while (x[t - 1] == 0) ;", 0),
      ("while (x[0] < n) { __nanosleep(9); }", 0), ("while (x[i] < n) i++", None),
-     ("atomicAdd(&y[x[i]], 1)", None),
+     ("atomicCAS(x, 017, 1)", 15), ("atomicCAS(x, 08, 1)", 8), ("atomicCAS(x, 0, 1)", 0),
+     ("do { j = x[j]; } while (x[j] != i)", None), ("do { if (j) { j--; } } while (x[j] != i)", None),
+     ("do { do { j--; } while (x[j] > i); } while (x[j] != i)", None), ("do { } while (x[0] == 0)", 0),
+     ("do { __nanosleep(9); } while (x[0] == 0)", 0), ("if (j) { j--; } while (x[0] == 0)", 0),
+     ("do { while (x[0] == 0) ; } while (x[j] != i)", 0), ("atomicAdd(&y[x[i]], 1)", None),
      ("atomicAdd((unsigned*)&x[1], 1u)", 0), ("cuda::atomic_ref<int> a(x[i])", 0), ("x[i] = 1", None)],
 )  # fmt: skip
 def test_numbers_that_counters_begin_with(use: str, number: int | None) -> None:

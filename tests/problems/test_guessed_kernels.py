@@ -90,3 +90,18 @@ def test_a_block_has_a_place_in_shared_memory_for_each_thread(
     )
     output = CliRunner().invoke(main, ["check", str(path)]).output
     assert f"--block {block},1,1" in output, output
+
+
+@pytest.mark.parametrize(
+    "head", ["if (t < 32)", "for (int k = 0; k < 2; k++) if (t < 32)", "if (n < 5) { } else"]
+)
+def test_a_place_for_some_threads_says_nothing_of_the_others(tmp_path: Path, head: str) -> None:
+    """A block of one warp would hide what is missing between warps."""
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "__global__ void k(float* x, int n) {\n__shared__ float s[32]; int t = threadIdx.x;\n"
+        f"{head} {{ s[t] = 0; }}\nif (t % 32 == 0) s[t / 32] = 1;\n"
+        "__syncthreads(); if (t < n) x[t] = s[t / 32]; }"
+    )
+    output = CliRunner().invoke(main, ["check", str(path)]).output
+    assert "--block 256,1,1" in output and ("hazard" in output or "out of bounds" in output), output

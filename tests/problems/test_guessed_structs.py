@@ -206,6 +206,16 @@ def test_a_table_may_be_written_to(tmp_path: Path) -> None:
     assert "of x[0].each, 4 past" in check(tmp_path, source.replace("n - 1]", "n]"))[1]
 
 
+def test_a_fault_behind_many_pointers_is_one(tmp_path: Path) -> None:
+    """Others would not be seen for it."""
+    source = """__global__ void rows(float** x, int n) {
+      if (threadIdx.x < n) x[threadIdx.x][0] = blockIdx.x;
+    }"""
+    code, output = check(tmp_path, source)
+    assert code == 1 and output.count("global race") == 1 and "x[0].each at offset 0" in output, output
+    assert "more findings" not in output
+
+
 @pytest.mark.parametrize(("at", "said"), [("i", ""), ("i + 1", "of w, 4 past")])
 def test_elements_that_are_unions(tmp_path: Path, at: str, said: str) -> None:
     source = """__global__ void k(Word* w, int n) {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from harness.emulator.ptx.declarations import RESERVED
+
+_PLACE = re.compile(r"\[\d+\]")
 
 
 class _Line(NamedTuple):
@@ -113,14 +116,15 @@ class Findings:
     def add(self, kind: str, key: tuple[object, ...], times: int, make: Callable[[], Finding]) -> None:
         """Record a fault that was seen `times` times.
 
-        key: identifies the fault among those of its kind
+        key: identifies the fault among those of its kind; what it names in arrays, such as the buffers to
+          which the pointers of a table lead, is alike
         make: returns the finding; called only when the fault is new
 
         Raises Rewatch while findings are provisional.
         """
         if self._provisional:
             raise Rewatch
-        whole = (kind, *key)
+        whole = (kind, *(_PLACE.sub("[]", part) if isinstance(part, str) else part for part in key))
         old = self._found.get(whole)
         self._found[whole] = replace(old, seen=old.seen + times) if old else replace(make(), seen=times)
 

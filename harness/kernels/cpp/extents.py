@@ -13,6 +13,7 @@ from harness.kernels.cpp.launches import Values
 _WIDEST = 16  # elements that belong together
 _MOST = 4096  # elements of a thread
 _FAR = 8  # cells of a border
+_NAP = r"__nanosleep\([^()]*\);"
 _FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
@@ -233,14 +234,27 @@ def counts(body: str, pointer: str, values: Values) -> int | None:
     if numbers:
         return numbers[0]
     added = rf"\batomic(?:Add|Sub|Inc|Dec|Exch|Or)\w*\s*\(\s*{name}|\batomic_ref\b[^;]*[({{]\s*{name}"
-    waited = rf"\bwhile\s*\([^;{{}}]*{name}[^;{{}}]*\)\s*(?:;|\{{\s*(?:__nanosleep\([^()]*\);)?\s*\}})"
-    return 0 if re.search(f"{added}|{waited}", body) else None
+    waited = rf"\bwhile\s*\([^;{{}}]*{name}[^;{{}}]*\)\s*(?:;|\{{\s*(?:{_NAP})?\s*\}})"
+    return 0 if re.search(f"{added}|{waited}", _without_ends(body)) else None
+
+
+def _without_ends(body: str) -> str:
+    """Return a body without the ``while`` of ``do {...} while (...);``, where its braces do something."""
+    ends = []
+    for at in re.finditer(r"\bdo\s*\{", body):
+        closed = text.closing(body, at.end() - 1)
+        end = re.compile(r"\}\s*while\b").match(body, closed) if closed > 0 else None
+        if end and not re.fullmatch(rf"\s*(?:{_NAP})?\s*", body[at.end() : closed]):
+            ends.append(end.span())
+    for begin, stop in sorted(ends, reverse=True):
+        body = f"{body[: begin + 1]}{body[stop:]}"
+    return body
 
 
 def _literal(word: str, values: Values) -> int | None:
     """Return the number that a word stands for: ``-1``, ``0xffffffffu`` or a name that has one."""
-    if at := re.fullmatch(r"(-?)(0[xX][\da-fA-F]+|\d+)[uUlL]*", word):
-        return int(at[1] + at[2], 0)
+    if at := re.fullmatch(r"(-?)(?:0[xX]([\da-fA-F]+)|0([0-7]+)|(\d+))[uUlL]*", word):
+        return next(int(at[1] + at[i], base) for i, base in ((2, 16), (3, 8), (4, 10)) if at[i])
     return values.number(word)
 
 

@@ -231,9 +231,23 @@ def _held(entry: text.Entry, values: launches.Values) -> int:
     found = [_MOST_THREADS]
     for name, length in re.findall(r"\b__shared__[^;=]*?(\w+)\s*\[([^]]*)\]\s*[;,]", entry.body):
         written = rf"{name}\s*\[\s*(?:{threads})\s*\]\s*=(?!=)"
-        if re.search(rf"[;{{}}]\s*{written}", entry.body):  # by all of them, as no condition is before it
+        if any(
+            not _chosen(entry.body, at.end(1)) for at in re.finditer(rf"([;{{}}])\s*{written}", entry.body)
+        ):
             found.append(values.number(length.strip()) or _MOST_THREADS)
     return min((n for n in found if n >= _WARP), default=_MOST_THREADS)
+
+
+def _chosen(body: str, place: int) -> bool:
+    """Return True where a place is in the braces of a condition, to which not all threads need come."""
+    heads: list[str] = []
+    for mark in re.finditer(r"[{}]", body[:place]):
+        if mark[0] == "{":
+            begin = max(body.rfind(end, 0, mark.start()) for end in ";{}") + 1
+            heads.append(body[begin : mark.start()])
+        elif heads:
+            heads.pop()
+    return any(re.search(r"\b(?:if|else|switch)\b", head) for head in heads)
 
 
 def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
