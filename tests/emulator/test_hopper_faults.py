@@ -135,7 +135,7 @@ FAULTS = [
         ("own stores are written again",
          "if (lane == 0) tma_store_wait_group_read<0>();  // what was there, of", "// what was there, of"),
         ("no group of the warpgroup's stores", "if (map_for_c && lane == 0) tma_store_commit_group();"),
-        ("results are not turned back", "m8n8.x4.trans.shared", "m8n8.x4.shared", "wgmma.cuh"),
+        ("results are not turned back", "stmatrix_x4_trans(", "stmatrix_x4("),
         ("the ninth box lies where the first did", "const unsigned row = own_q + 16 * box;",
          "const unsigned row = own_q + 16 * (box % 8);"),
         ("both warpgroups meet at one barrier", "warpgroup_sync(warp / 4);                       // and",
