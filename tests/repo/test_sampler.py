@@ -210,13 +210,13 @@ def test_trials_are_timed_beside_what_the_model_knows(
 def test_the_price_of_invariant_rows(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is of the variant that `harness.matmul` takes then; on a fake GPU all take as long."""
-    drawn = some("fp32", {"M": 48, "N": 40, "K": 640}, {"M": 1, "N": 40, "K": 640})
+    """It is of the variant that `harness.matmul` takes then; on a fake GPU all launches take as long."""
+    drawn = some("fp32", {"M": 48, "N": 300, "K": 300}, {"M": 1, "N": 300, "K": 300})
     code, rows = run(monkeypatch, tmp_path, {"fp32": drawn}, "--invariant")
     assert code == 0
     for row in rows:
-        about = choose.about(Gemm(M=row["M"], N=40, K=640), choose.ROWS)
-        same = choose.choose(row["M"], 40, 640, sms=132, arch="sm_90a", gpu="Fake GPU", **about)
+        about = choose.about(Gemm(M=row["M"], N=300, K=300), choose.ROWS)
+        same = choose.choose(row["M"], 300, 300, sms=132, arch="sm_90a", gpu="Fake GPU", **about)
         assert row["invariant"]["chosen"] == same.brief and "candidates" not in row
         assert row["invariant"]["price"] == pytest.approx(0) and row["invariant"]["seconds"] > 0
     assert "invariant rows" in capsys.readouterr().out
