@@ -106,6 +106,22 @@ def test_elsewhere_the_model_is_all_there_is(dtype: str, card: dict[str, Any]) -
     assert chosen == model
 
 
+def test_they_hold_for_the_gpus_that_were_timed() -> None:
+    with np.load(corrections.FILE) as arrays:
+        slowest, fastest = arrays["dram"].tolist()
+    assert slowest < DRAM_BYTES == fastest  # an H100's, an H200's
+    for dram, held in (
+        (slowest / 1.01, True),
+        (DRAM_BYTES * 1.01, True),
+        (slowest / 1.1, False),
+        (17.1, False),
+    ):
+        assert corrections.holds(132, "sm_90a", dram) == held, dram
+    assert not corrections.holds(132, "sm_100a", DRAM_BYTES) and not corrections.holds(
+        78, "sm_90a", DRAM_BYTES
+    )
+
+
 def test_corrections_of_other_constants_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with np.load(corrections.FILE) as arrays:
         others = {**arrays, "constants": np.array("0" * 64)}
