@@ -221,3 +221,44 @@ def test_only_cuda_memcpy_async_may_do_without_the_fence(tmp_path: Path, folder:
     found = emulate(ptx, "k", grid=(1,), block=(64,), arguments=arguments)
     fence = {"missing proxy fence"}
     assert (kinds(found), {f.kind for f in found.notices}) == ((set(), fence) if notice else (fence, set()))
+
+
+# Two copies to shared memory that end in one phase of an mbarrier: nothing says which is the last.
+OVERLAID = """const float* x, float* o { __shared__ __align__(128) float s[64]; __shared__ u64 bar;
+  int t = threadIdx.x; s[t] = s[t + 32] = 0;
+  if (t == 0) { init(&bar, 1); fence_init(); }
+  fence_async(); __syncthreads();
+  if (t == 0) { expect(&bar, BYTES); FIRST }
+  BETWEEN
+  if (t == 0) { SECOND }
+  wait(&bar, PHASE);
+  o[t] = s[t]; }"""
+APART = "wait(&bar, 0); __syncthreads(); if (t == 0) expect(&bar, 128);"
+COPY = "load(s + %d, x, 128, &bar);"
+ADD = """asm volatile("cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32"
+  " [%0], [%1], 128, [%2];" :: "r"(at(s)), "r"(at(s + 32)), "r"(at(&bar)) : "memory");"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        (COPY % 0, COPY % 32, set()),
+        (COPY % 0, COPY % 28, {"WAW hazard"}),
+        (COPY % 0, COPY % 0, {"WAW hazard"}),
+        (ADD, ADD, set()),  # sums of whole numbers do not depend on the order
+        (COPY % 0, ADD, {"WAW hazard"}),
+        (COPY % 32, ADD, {"RAW hazard"}),
+    ],
+    ids=["apart", "16 bytes", "all", "sums", "a sum onto a copy", "a sum of a copy"],
+)
+@pytest.mark.parametrize("schedule", ["lockstep", "random"])
+def test_copies_that_end_together(first: str, second: str, found: set[str], schedule: str) -> None:
+    def of(between: str, size: int, phase: int) -> set[str]:
+        body = OVERLAID.replace("FIRST", first).replace("SECOND", second).replace("BETWEEN", between)
+        body = body.replace("BYTES", str(size)).replace("PHASE", str(phase))
+        return kinds(
+            run(body, np.ones(32, np.float32), np.zeros(32, np.float32), block=32, schedule=schedule)
+        )
+
+    assert of("", 256, 0) == found
+    assert of(APART, 128, 1) == set()  # one after the other

@@ -62,6 +62,7 @@ class Batch:
 
     base = 0  # address at which the shared memory of a block begins
     rank = 0  # its number in its cluster
+    beside = False  # others take turns with it from the beginning
 
     def __init__(self, launch: Launch, first: int, blocks: int, rows: int = 0) -> None:
         self.launch, self.first, self.blocks = launch, first, blocks

@@ -202,7 +202,7 @@ class Loops:
             return
         _, first, since = self._began[edge.row]
         seconds, spent = time.thread_time() - since, used - first
-        others = self._shared or bool(self.spinning)  # which may still do what it waits for
+        others = self._shared or batch.beside or bool(self.spinning)  # which may still do what it waits for
         share = _SHARE if others else 1
         scale = launch.budget / BUDGET * share
         few = launch.threads * batch.blocks <= _SLOW[2]

@@ -167,6 +167,7 @@ def st_async(decoder: Decoder, ins: Instruction) -> Run:
                     (found.column, found.phase + 1),
                     what="an st.async" if not reduction else "a red.async",
                     generic=True,
+                    adds=bool(reduction),
                 )
             begin(group, ins, found, starts, new[mine], reduction, element, known)
         group.launch.progress += 1

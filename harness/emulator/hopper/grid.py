@@ -61,6 +61,8 @@ class BulkGroups:
 class Block(Batch):
     """One block: `rank` is its number in its cluster."""
 
+    beside = True
+
     def __init__(self, launch: Launch, first: int, cluster: Cluster, rank: int) -> None:
         self.cluster, self.rank = cluster, rank
         super().__init__(launch, first, 1, rows=WARPGROUP)

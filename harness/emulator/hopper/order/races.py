@@ -192,6 +192,7 @@ def operation(
     what: str,
     generic: bool = False,
     by: int = -1,
+    adds: bool = False,
 ) -> None:
     """Record an access of an asynchronous operation; report the races with earlier ones.
 
@@ -205,7 +206,7 @@ def operation(
                 block, ins, np.arange(places.start, places.stop) if isinstance(places, slice) else places
             )
         report = _reporter(block, ins, what, None, kind)
-        shadow.operation(kind, ins.index, places, known, stream, report, generic=generic, by=by)
+        shadow.operation(kind, ins.index, places, known, stream, report, generic=generic, by=by, adds=adds)
 
 
 def _order(block: Block) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Shadow:
         self._site = np.zeros(self._count, np.int32)
         self._stamp = np.zeros(self._count, np.int32)
         self._atomic = np.zeros(self._count, np.bool_)
+        self._adds = np.zeros(self._count, np.bool_)  # an asynchronous reduction: these race with no others
         self._stored = np.zeros(self._count, np.int32)  # a number for what threads stored, 0 if not known
         self._numbers: dict[Hashable, int] = {None: 0}
         self._reads: dict[Hashable, Reads] = {}  # by warp and stream
@@ -224,12 +225,14 @@ class Shadow:
         *,
         generic: bool = False,
         by: int = _NONE,
+        adds: bool = False,
     ) -> None:
         """Record an access that an operation of `stream`, (column, value), makes to distinct `places`.
 
         known: what was known where the operation began
         generic: it is made through the generic proxy, and needs no proxy fence
         by: the thread that begins it
+        adds: it is a reduction
         """
         known = known.widened(len(self._clocks.generic))
         column = self._column[places]
@@ -238,7 +241,9 @@ class Shadow:
         fenced = ordered
         if not generic:
             fenced = np.where(self._clocks.generic[column], known.fenced[column] >= value, ordered)
-        bad = (column >= 0) & ~fenced & ((column != stream[0]) | (value != stream[1]))
+        bad = (column >= 0) & ~fenced
+        if adds:
+            bad &= ~(self._adds[places] & (column == stream[0]) & (value == stream[1]))
         if bad.any():
             passed = ordered & (known.passed[column] >= value)
             first = _worst(bad, passed)
@@ -273,6 +278,7 @@ class Shadow:
         self._value[places] = stream[1]
         self._site[places] = site
         self._atomic[places] = False
+        self._adds[places] = adds
         self._stored[places] = 0
         for reads in readers:
             reads.value[places] = 0

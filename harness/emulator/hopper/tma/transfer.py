@@ -115,6 +115,7 @@ class Transfer:
                 (found.column, found.phase + 1),
                 what="a TMA load",
                 by=self.row,
+                adds=bool(self.reduction),
             )
         if (
             near and known is not None and cluster.shadow is not None and targets
