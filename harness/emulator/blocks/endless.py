@@ -202,10 +202,10 @@ class Loops:
             return
         _, first, since = self._began[edge.row]
         seconds, spent = time.thread_time() - since, used - first
-        others = self._shared or batch.beside or bool(self.spinning)  # which may still do what it waits for
+        others = self._shared or bool(self.spinning)  # which may still do what it waits for
         share = _SHARE if others else 1
         scale = launch.budget / BUDGET * share
-        few = launch.threads * batch.blocks <= _SLOW[2]
+        few = launch.threads * batch.blocks <= _SLOW[2] and not batch.beside  # where others take the time
         slow = few and spent * 2 / span > _SLOW[1] and seconds > _SLOW[0] * max(share, scale)
         if slow or (spent > launch.patience and seconds > _SECONDS * scale):
             said = self.unbounded[edge.row] = (

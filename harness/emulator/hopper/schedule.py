@@ -1,8 +1,7 @@
 """All clusters of a launch, run in turns until they have ended; deadlocks.
 
 A cluster runs until each of its threads waits, polls or has ended. When none can go on, the oldest
-asynchronous operation of each lands; when there is none, it is a deadlock. Where all that run are in loops
-that nothing bounds but what others do, none of them ends.
+asynchronous operation of each lands; when there is none, it is a deadlock.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from harness.emulator.blocks.batch import Endless
 from harness.emulator.hopper.grid import Cluster
 from harness.emulator.watch.findings import Finding
 from harness.errors import EmulatorError
@@ -31,27 +29,23 @@ def run_grid(launch: Launch) -> None:
         starts = iter(launch.schedule.order(list(starts)))
     at_once = max(1, RESIDENT // (launch.cluster.x * launch.cluster.y * launch.cluster.z))
     running: list[Cluster] = []
-    rounds, endless = 0, Endless()
+    rounds = 0
     with launch.underflow.watching():
         while True:
-            while len(running) < at_once and (first := next(starts, None)) is not None:
-                running.append(Cluster(launch, first))
+            while len(running) < at_once and (blocks := next(starts, None)) is not None:
+                running.append(Cluster(launch, blocks))
             if not running:
                 break
             launch.timely()
             before = launch.progress
-            blocks = [block for cluster in running for block in cluster.blocks if not block.ended]
-            waiting = next((said for block in blocks for said in block.loops.unbounded.values()), "")
-            if waiting and endless.seen(blocks):
-                raise blocks[0].hangs(waiting)
             for cluster in launch.schedule.turns(running):
                 cluster.advance()
             if launch.progress != before:
                 rounds = 0
             elif sum(cluster.land_one() for cluster in running) == 0:
-                more = next(starts, None)
-                if more is not None:  # they may wait for blocks that have not begun
-                    running.append(Cluster(launch, more))
+                blocks = next(starts, None)
+                if blocks is not None:  # they may wait for blocks that have not begun
+                    running.append(Cluster(launch, blocks))
                     at_once += 1
                     continue
                 polling = any(r.later for c in running for b in c.blocks for r in b.runners)
