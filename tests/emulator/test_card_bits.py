@@ -67,6 +67,12 @@ def test_some_rungs_give_the_bits_of_the_record() -> None:
         check(row)
 
 
+@pytest.mark.slow
+def test_blocks_that_wait_long_for_others_do_not_hang() -> None:
+    """A thread spins some seconds at the barrier of the grid while other blocks multiply."""
+    check(next(row for row in rows() if row["step"] == "32_bf16x6_panels, shape 1"))
+
+
 @pytest.mark.exhaustive
 def test_every_rung_gives_the_bits_of_the_record() -> None:
     for row in rows():
