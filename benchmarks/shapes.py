@@ -19,7 +19,6 @@ and so does a run that a fault has ended. 3xtf32, fp16x3 and bf16x6 are compared
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import secrets
 import sys
@@ -27,7 +26,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,19 +161,10 @@ def entry(draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, gpu:
 
 def trials(problem: Gemm, *, arch: str, sms: int, dram: float = DRAM_BYTES) -> tuple[Variant, ...]:
     """Return the table's trials for a product, those first that the model takes for the fastest."""
-    M, N, K = problem.M, problem.N, problem.K
-    made = laid_out_trials(problem.dtype.name, problem.layout, "A" if M <= N else "B")
-    able = [replace(one, dram=dram) for one in made if one.serves(M, N, arch)]
-    pitches = choose.about(problem)["pitches"]
-    ranked = cost.ranked(able, (M, N, K, sms), layout=problem.layout, pitches=pitches)
-    return tuple(variant for variant, _ in ranked)
-
-
-@functools.cache
-def laid_out_trials(dtype: str, layout: str, smaller: str) -> tuple[cost.Candidate, ...]:
-    """Return the trials for a type, compiled for a layout as `choose.laid_out` says."""
-    own = (one for one in choose.candidates("trials") if one.dtype.name == dtype)
-    return tuple(replace(one, variant=choose.laid_out(one.variant, layout, smaller)) for one in own)
+    shape = problem.M, problem.N, problem.K, sms
+    dtype, layout, pitches = problem.dtype.name, problem.layout, choose.about(problem)["pitches"]
+    able = choose.able(*shape, arch, dtype, layout, problem.epilogue, "", dram, "trials")
+    return tuple(one.variant for one, _ in cost.ranked(able, shape, layout=layout, pitches=pitches))
 
 
 def measure(

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.dispatch import choose
+from harness.dispatch import choose, shipped_table
 from harness.dispatch.model.cost import Candidate
 from harness.dispatch.model.traffic import Pitches, dram_bytes
 from harness.driver import Device
@@ -357,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if not 0 < given.test < 1:
         parser.error("--test is a share between 0 and 1")
-    known, table = candidates(), choose.table()
+    known, table = candidates(), shipped_table.contents()
     fit, test = parted(times(given.files, known, given.mapped), given.test, given.seed)
     if not fit or not test:
         raise UsageError("too few draws to fit some and test others", hint="more draws, or another --test")

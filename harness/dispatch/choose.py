@@ -1,7 +1,7 @@
 """Choose the variant that `harness.matmul` runs for a product on a GPU: by measurement, or by a cost model.
 
-``table.json`` beside this file holds the data for both. Each of its entries is for one element type, fp32 if
-it names no ``dtype``.
+``table.json`` (`harness.dispatch.shipped_table`) holds the data for both. Each of its entries is for one
+element type, fp32 if it names no ``dtype``.
 
 ``tuned`` has measurements, written by ``scripts/tune_matmul.py`` from result files: for a GPU, given by its
 name and number of multiprocessors, ranges of M, N and K and the variant that was the fastest there. The first
@@ -34,14 +34,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.dispatch import user_table
+from harness.dispatch import shipped_table, user_table
 from harness.dispatch.model import cost
 from harness.dispatch.model.cost import NN, Candidate, depth
 from harness.dispatch.model.traffic import ALIGNED, DRAM_BYTES, Pitches, unread
@@ -60,7 +58,6 @@ NAME = "matmul"  # the name that stands for the dispatcher where a kernel's name
 ROWS, COLUMNS = "M", "N"  # of a product: what the bits of each must not depend on the number of
 _ROWS = (1, 16, 64, 256, 1024, 4096)  # for which orders of sums are compared
 _CONSTANTS = [f.name for f in fields(Candidate) if f.name not in ("variant", "dtype", "batch", "dram")]
-_TABLE = Path(__file__).with_name("table.json")
 
 
 def choose(
@@ -156,7 +153,7 @@ def measured(
     """
     asked = gpu, sms, dtype
     wanted = _order(M, N, K, sms, arch, dtype, invariant)
-    for entry in (*user_table.entries(), *table()["tuned"]):
+    for entry in (*user_table.entries(), *shipped_table.contents()["tuned"]):
         about = entry["gpu"], entry["sms"], _dtype(entry)
         own = entry.get("layout", "")  # empty: of row-major operands
         inside = [_inside(entry, {"M": m, "N": n, "K": K}) for m, n in ((M, N), (N, M))]
@@ -194,7 +191,8 @@ def ranked(
     from harness.dispatch.model import corrections  # with NumPy
 
     serving = able(M, N, K, sms, arch, dtype, layout, epilogue, invariant, dram)
-    return corrections.ranked(serving, (M, N, K, sms), arch=arch, layout=layout, pitches=pitches)
+    found = corrections.ranked(serving, (M, N, K, sms), arch=arch, layout=layout, pitches=pitches)
+    return [(one.variant, cycles) for one, cycles in found]
 
 
 def able(
@@ -208,9 +206,10 @@ def able(
     epilogue: Epilogue,
     invariant: str,
     dram: float = DRAM_BYTES,
+    listed: str = "candidates",
 ) -> list[Candidate]:
-    """Return the candidates that can compute the product; arguments are those of `choose`."""
-    made = _laid_out(dtype, layout, _smaller(M, N), epilogue, dram)
+    """Return those `listed` (`candidates`) that can compute the product; others are as of `choose`."""
+    made = _laid_out(dtype, layout, _smaller(M, N), epilogue, dram, listed)
     found = [c for c in made if c.serves(M, N, arch)]
     if not invariant:
         return found
@@ -287,10 +286,15 @@ def _smaller(M: int, N: int) -> str:
 
 @functools.cache
 def _laid_out(
-    dtype: str, layout: str, smaller: str, epilogue: Epilogue, dram: float = DRAM_BYTES
+    dtype: str,
+    layout: str,
+    smaller: str,
+    epilogue: Epilogue,
+    dram: float = DRAM_BYTES,
+    listed: str = "candidates",
 ) -> tuple[Candidate, ...]:
     """Return the candidates for an element type, compiled as `laid_out` says, with the epilogue."""
-    taken = (c for c in candidates() if cost.takes(dtype, c.variant.kernel))
+    taken = (c for c in candidates(listed) if cost.takes(dtype, c.variant.kernel))
     able = (c for c in taken if epilogue.serves(c.variant.kernel))
     made = (replace(c, variant=laid_out(c.variant, layout, smaller), dram=dram) for c in able)
     return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in made)
@@ -306,14 +310,8 @@ def candidates(listed: str = "candidates") -> tuple[Candidate, ...]:
             dtype=DTYPES[_dtype(c)],
             **{name: c[name] for name in _CONSTANTS if name in c},
         )
-        for c in table()[listed]
+        for c in shipped_table.contents()[listed]
     )
-
-
-@functools.cache
-def table() -> Mapping[str, Any]:
-    """Return the contents of the shipped ``table.json``."""
-    return dict(json.loads(_TABLE.read_text(encoding="utf-8")))
 
 
 def reread() -> None:

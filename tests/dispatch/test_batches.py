@@ -27,7 +27,6 @@ from harness.problems.gemm import GEMMS
 from shared.arrays import fake, gpu  # noqa: F401  (fixtures)
 
 Array = NDArray[Any]  # of float32 or float16
-TRANSPOSE = (8, 8, 4, 4, 8, 8)  # the sizes of transpose.cu's parameters
 STRIDES = (4, 8, 8, 8)  # bytes of the arguments that a batch adds
 
 
@@ -50,29 +49,14 @@ class View:
         }
 
 
-def placed(address: int, shape: tuple[int, int], strides: tuple[int, int], kind: str) -> Array:
-    size = np.dtype(kind).itemsize
-    count = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
-    flat = np.frombuffer((ctypes.c_char * (size * count)).from_address(address), kind)
-    return np.lib.stride_tricks.as_strided(flat, shape, [size * step for step in strides])
-
-
-def transpose(launch: Any) -> None:
-    """Copy an operand of four bytes an element to where, and as, a kernel reads it."""
-    source, target, rows, columns, pitch, wide = struct.unpack("=QQiiqq", b"".join(launch.args))
-    placed(target, (columns, rows), (wide, 1), "float32")[:] = placed(
-        source, (rows, columns), (pitch, 1), "float32"
-    ).T
-
-
 @pytest.fixture
 def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a fake driver whose launches of products, and of batches, multiply."""
-    fake.variants, fake.functions = [], {"matmul": None, "transpose": TRANSPOSE}
+    fake.variants, fake.functions = [], {"matmul": None, "transpose": fake_gemm.TRANSPOSE}
 
     def compiled(variant: Variant, _arch: str) -> SimpleNamespace:
         if variant.entry == "transpose":
-            return SimpleNamespace(code=image(TRANSPOSE), entry=variant.entry)
+            return SimpleNamespace(code=image(fake_gemm.TRANSPOSE), entry=variant.entry)
         fake.variants.append(variant)
         sizes = fake_gemm.sizes(variant)
         if "BATCHED" in variant.params:
@@ -82,7 +66,7 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(launch: Any) -> None:
         if launch.function == "transpose":
-            transpose(launch)
+            fake_gemm.transpose(launch)
             return
         variant = fake.variants[-1]
         given = [x for x in launch.args if len(x) != 128]  # no tensor maps
@@ -98,13 +82,13 @@ def device(fake: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         size = np.dtype(kind).itemsize
         for i in range(count):
             x, y, z = (at + size * i * step for at, step in zip((a, b, c), steps, strict=True))
-            left = placed(x, (m, k), (1, lda) if variant.params.get("TRANSA") else (lda, 1), kind)
-            right = placed(y, (k, n), (1, ldb) if variant.params.get("TRANSB") else (ldb, 1), kind)
-            out = placed(z, (m, n), (ldc, 1), kind)
+            left = fake_gemm.placed(x, (m, k), (1, lda) if variant.params.get("TRANSA") else (lda, 1), kind)
+            right = fake_gemm.placed(y, (k, n), (1, ldb) if variant.params.get("TRANSB") else (ldb, 1), kind)
+            out = fake_gemm.placed(z, (m, n), (ldc, 1), kind)
             total = alpha * (left.astype(np.float64) @ right) + (beta * out if beta else 0)
             if "DERIVATIVE" in variant.params:
                 (at,) = struct.unpack("=Q", given[11])
-                total *= placed(at + size * i * steps[2], (m, n), (ldc, 1), kind) > 0
+                total *= fake_gemm.placed(at + size * i * steps[2], (m, n), (ldc, 1), kind) > 0
             out[:] = total
 
     monkeypatch.setattr(gpus, "compile_kernel", compiled)

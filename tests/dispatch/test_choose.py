@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import harness
-from harness.dispatch import choose, user_table
+from harness.dispatch import choose, shipped_table, user_table
 from harness.dispatch.model import traffic
 from harness.dispatch.model.traffic import Pitches
 from harness.errors import UsageError
@@ -168,8 +168,8 @@ def entry(**changes: Any) -> dict[str, Any]:
 @pytest.fixture
 def tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     entries: list[dict[str, Any]] = []
-    table = {**choose.table(), "tuned": entries}
-    monkeypatch.setattr(choose, "table", lambda: table)
+    table = {**shipped_table.contents(), "tuned": entries}
+    monkeypatch.setattr(shipped_table, "contents", lambda: table)
     choose._choose.cache_clear()
     yield entries
     choose._choose.cache_clear()
@@ -278,7 +278,8 @@ def test_thin_products_as_exact_as_fp32_are_in_fp32(dtype: str, layout: str) -> 
 def test_the_shipped_table() -> None:
     """Every entry names a kernel and parameters that there are, and a range."""
     known, trials = choose.candidates(), choose.candidates("trials")
-    assert [len(known), len(trials)] == [len(choose.table()[name]) for name in ("candidates", "trials")]
+    table = shipped_table.contents()
+    assert [len(known), len(trials)] == [len(table[name]) for name in ("candidates", "trials")]
     assert len({c.variant.label for c in (*known, *trials)}) == len(known) + len(trials)
     for c in (*known, *trials):
         assert min(c.start, c.step) > 0 <= c.tile and min(c.memory, c.straddle) >= 0.5, c.variant.label
@@ -295,7 +296,7 @@ def test_the_shipped_table() -> None:
         assert c.variant.kernel.dtype == c.dtype.name
         listed = c.variant.kernel.params  # what is verified on every GPU that runs the tests
         assert all(value in listed[name] for name, value in c.variant.params.items()), c.variant.label
-    for found in choose.table()["tuned"]:
+    for found in shipped_table.contents()["tuned"]:
         kernel = choose._variant(found).kernel
         assert (kernel.problem, kernel.dtype) == ("gemm", choose._dtype(found))
         assert all(found[axis][0] <= found[axis][1] for axis in "MNK")

@@ -411,7 +411,7 @@ def test_nothing_differs_from_reading(
     """The same launches, waits and refusals, for drawn operands that overlap or not."""
 
     def compiled(variant: Any, _arch: str) -> SimpleNamespace:
-        sizes = (8, 8, 4, 4, 8, 8) if variant.entry == "transpose" else fake_gemm.sizes(variant)
+        sizes = fake_gemm.TRANSPOSE if variant.entry == "transpose" else fake_gemm.sizes(variant)
         if "BATCHED" in variant.params:
             last = len(sizes) - (variant.kernel.workspace is not None)
             sizes = (*sizes[:last], 4, 8, 8, 8, *sizes[last:])

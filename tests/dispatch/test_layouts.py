@@ -29,7 +29,6 @@ from shared.arrays import Array, Dlpack, fake, gpu  # noqa: F401  (fixtures)
 
 H200: Any = {"sms": 132, "arch": "sm_90a"}
 LAYOUTS = ["NN", "NT", "TN", "TT"]
-_TRANSPOSE = (8, 8, 4, 4, 8, 8)  # the sizes of transpose.cu's parameters
 
 
 class Flipped(Array):
@@ -46,19 +45,19 @@ def products(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """A GPU whose kernels read the layouts that they were compiled for."""
     flips: list[tuple[int, int]] = []
     fake.compiled = []
-    fake.functions = {"matmul": None, "transpose": _TRANSPOSE}
+    fake.functions = {"matmul": None, "transpose": fake_gemm.TRANSPOSE}
 
     def compile_kernel(variant: Any, arch: str) -> Any:
         fake.compiled.append(variant.label)
         if variant.entry == "transpose":
-            return SimpleNamespace(code=image(_TRANSPOSE), entry=variant.entry)
+            return SimpleNamespace(code=image(fake_gemm.TRANSPOSE), entry=variant.entry)
         if variant.entry == "matmul":
             flips.append((variant.params.get("TRANSA", 0), variant.params.get("TRANSB", 0)))
         return SimpleNamespace(code=image(fake_gemm.sizes(variant)), entry=variant.entry)
 
     def execute(launch: SimpleNamespace) -> None:
         if launch.function == "transpose":
-            transpose(launch)
+            fake_gemm.transpose(launch)
             return
         a, b, c, m, n, k, lda, ldb, ldc, alpha, beta = fake_gemm.plain(launch)
         transa, transb = flips[-1]
@@ -79,13 +78,6 @@ def view(address: int, rows: int, columns: int, ld: int) -> Any:
     memory = (ctypes.c_float * ((rows - 1) * ld + columns)).from_address(address)
     flat = np.frombuffer(memory, np.float32)
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (4 * ld, 4))
-
-
-def transpose(launch: SimpleNamespace) -> None:
-    source, target, rows, columns, source_pitch, target_pitch = struct.unpack(
-        "=QQiiqq", b"".join(launch.args)
-    )
-    view(target, columns, rows, target_pitch)[:] = view(source, rows, columns, source_pitch).T
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -286,7 +278,8 @@ def test_of_two_operands_the_smaller_is_copied() -> None:
 
     def fastest(m: int, n: int, layout: str) -> tuple[Variant, float]:
         able = choose.able(m, n, 4096, 132, "sm_90a", "tf32", layout, PLAIN, "")
-        return cost.ranked(able, (m, n, 4096, 132), layout=layout, pitches=ALIGNED)[0]
+        one, cycles = cost.ranked(able, (m, n, 4096, 132), layout=layout, pitches=ALIGNED)[0]
+        return one.variant, cycles
 
     (one, cycles), (other, mirrored) = (fastest(m, n, "TN") for m, n in ((256, 8192), (8192, 256)))
     assert (traffic.unread(one, "TN"), traffic.unread(other, "TN")) == ("A", "B")

@@ -240,6 +240,13 @@ def told(said: str) -> bool:
     return bool(re.search(reasons, said) and re.search(stand, said)) or bool(re.search(known, said))
 
 
+def soon(what: str, **options: Any) -> None:
+    """Assert that a hang is told, and in time."""
+    said, seconds = run(HANGS[what], **options)
+    assert told(said), said
+    assert seconds < MOST
+
+
 def test_there_are_enough() -> None:
     assert len(HANGS) >= 40 and HANGS.keys() >= TIMED
 
@@ -257,18 +264,14 @@ FEW = ("a flag by acquire", "a loop over NaN", "mbarrier, the wrong parity", "re
 
 @pytest.mark.parametrize("what", sweep(HANGS, lambda what: what in FEW, lambda what: what in LARGE))
 def test_a_hang_is_told(what: str) -> None:
-    said, seconds = run(HANGS[what], **({"budget": BUDGET // 10} if what in TIMED else {}))
-    assert told(said), said
-    assert seconds < MOST
+    soon(what, **({"budget": BUDGET // 10} if what in TIMED else {}))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["a growing counter in memory", "two threads that undo each other"])
 def test_a_hang_is_told_by_a_schedule_that_is_drawn(what: str) -> None:
     """Blocks and warps are interrupted at any instruction, so that none of them is alone for long."""
-    said, seconds = run(HANGS[what], budget=BUDGET // 10, schedule="random", seed=1)
-    assert told(said), said
-    assert seconds < MOST
+    soon(what, budget=BUDGET // 10, schedule="random", seed=1)
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from shared.typed_gemm import correct
 
 SIZES = (8, 8, 8, 4, 4, 4, 4, 4, 4, 4, 4)
 MAP = 128
+TRANSPOSE = (8, 8, 4, 4, 8, 8)  # the sizes of transpose.cu's parameters
 
 
 def gpu(monkeypatch: pytest.MonkeyPatch) -> fake_driver.FakeDriver:
@@ -47,7 +48,7 @@ def without_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         return c.dtype.itemsize == 4 or (bool(c.variant.boxes) and not c.variant.kernel.workspace)
 
     large = tuple(c for c in choose.candidates() if "small_tiles" not in c.variant.kernel.name and left(c))
-    monkeypatch.setattr(choose, "candidates", lambda: large)
+    monkeypatch.setattr(choose, "candidates", lambda _="": large)
     for cached in (choose._choose, choose._laid_out, choose._best_order):
         monkeypatch.setattr(choose, cached.__name__, functools.cache(cached.__wrapped__))
 
@@ -69,6 +70,21 @@ def sizes(variant: Variant) -> tuple[int, ...]:
 def plain(launch: SimpleNamespace) -> tuple[Any, ...]:
     """Return the values of a GEMM's own parameters, without tensor maps and workspace."""
     return struct.unpack_from("=QQQiiiiiiff", b"".join(x for x in launch.args if len(x) != MAP))
+
+
+def placed(address: int, shape: tuple[int, int], strides: tuple[int, int], kind: str) -> Any:
+    """Return the matrix at an address, with strides in elements of a NumPy type."""
+    size = np.dtype(kind).itemsize
+    count = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
+    flat = np.frombuffer((ctypes.c_char * (size * count)).from_address(address), kind)
+    return np.lib.stride_tricks.as_strided(flat, shape, [size * step for step in strides])
+
+
+def transpose(launch: SimpleNamespace, kind: str = "float32") -> None:
+    """Do what transpose.cu does, in NumPy; elements of 2 bytes or of 4 are only moved."""
+    source, target, rows, columns, pitch, wide = struct.unpack("=QQiiqq", b"".join(launch.args))
+    given = placed(source, (rows, columns), (pitch, 1), kind)
+    placed(target, (columns, rows), (wide, 1), kind)[:] = given.T
 
 
 def parameters(launch: SimpleNamespace) -> Any:

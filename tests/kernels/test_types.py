@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.dispatch import choose, user_table
+from harness.dispatch import choose, shipped_table, user_table
 from harness.errors import SpecError, UsageError
 from harness.kernels import catalog, compiler, spec
 from harness.kernels.dtypes import DTYPES
@@ -261,7 +261,7 @@ def test_a_table_of_your_own_with_former_names(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_every_choice_of_the_shipped_table_is_there() -> None:
-    table = choose.table()
+    table = shipped_table.contents()
     for entry in (*table["candidates"], *table["tuned"]):
         dtype = entry.get("dtype", "fp32")
         assert user_table.serves(entry, dtype), entry

@@ -61,8 +61,14 @@ def test_a_fault_is_found(name: str, old: str, new: str, said: str, tmp_path: Pa
     assert code == 1 and said in output, output
 
 
+def told(folder: Path, source: str) -> str:
+    """Return what `harness check` says of a file."""
+    (path := folder / "k.cu").write_text(source)
+    return CliRunner().invoke(main, ["check", str(path)]).output
+
+
 def test_infinity_needs_no_header(tmp_path: Path) -> None:
-    """As under nvcc, which includes that of math in every file."""
+    """Include math in every file, as nvcc does."""
     path = tmp_path / "k.cu"
     path.write_text("__global__ void k(float* x, int n) { if (n) x[threadIdx.x] = fminf(INFINITY, M_PI); }")
     assert CliRunner().invoke(main, ["check", str(path)]).exit_code == 0
@@ -82,13 +88,12 @@ def test_infinity_needs_no_header(tmp_path: Path) -> None:
 def test_a_block_has_a_place_in_shared_memory_for_each_thread(
     tmp_path: Path, length: str, place: str, block: int
 ) -> None:
-    path = tmp_path / "k.cu"
-    path.write_text(
+    output = told(
+        tmp_path,
         "#define T 96\n__global__ void k(float* x, int n) {\n"
         f"int t = threadIdx.x; __shared__ float s[{length}]; s[{place}] = 1; __syncthreads();\n"
-        "if (t < n) x[t] = s[0]; }"
+        "if (t < n) x[t] = s[0]; }",
     )
-    output = CliRunner().invoke(main, ["check", str(path)]).output
     assert f"--block {block},1,1" in output, output
 
 
@@ -97,11 +102,10 @@ def test_a_block_has_a_place_in_shared_memory_for_each_thread(
 )
 def test_a_place_for_some_threads_says_nothing_of_the_others(tmp_path: Path, head: str) -> None:
     """A block of one warp would hide what is missing between warps."""
-    path = tmp_path / "k.cu"
-    path.write_text(
+    output = told(
+        tmp_path,
         "__global__ void k(float* x, int n) {\n__shared__ float s[32]; int t = threadIdx.x;\n"
         f"{head} {{ s[t] = 0; }}\nif (t % 32 == 0) s[t / 32] = 1;\n"
-        "__syncthreads(); if (t < n) x[t] = s[t / 32]; }"
+        "__syncthreads(); if (t < n) x[t] = s[t / 32]; }",
     )
-    output = CliRunner().invoke(main, ["check", str(path)]).output
     assert "--block 256,1,1" in output and ("hazard" in output or "out of bounds" in output), output

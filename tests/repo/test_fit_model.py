@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import fit_model
 from fit_model import Key, Time
 
-from harness.dispatch import choose
+from harness.dispatch import choose, shipped_table
 from harness.dispatch.model.cost import Candidate
 from harness.dispatch.model.traffic import Pitches
 from harness.errors import UsageError
@@ -216,7 +216,7 @@ def test_from_records_to_the_table(
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert out.count("bf16") == 4
-    new, old = json.loads(table.read_text()), choose.table()
+    new, old = json.loads(table.read_text()), shipped_table.contents()
     assert new["tuned"] == old["tuned"]
     count = len(old["candidates"])
     added = new["candidates"][count:]  # what was timed often enough, for both types of 16 bits
@@ -268,5 +268,5 @@ def test_what_was_chosen_is_a_time_too(truth: Mapping[Key, Candidate], tmp_path:
 
 
 def test_the_shipped_table_is_as_it_is_written() -> None:
-    before = choose.table()
+    before = shipped_table.contents()
     assert fit_model.text(before) == fit_model.TABLE.read_text()

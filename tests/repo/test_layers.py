@@ -84,6 +84,7 @@ SHORT = {
     "support/moved": "old names, which will go",
     "support/resources": "the protocol of everything that is closed",
     "launch/runnable": "the protocol of everything that is timed",
+    "dispatch/shipped_table": "what the choice and its model read, and scripts write",
     "driver/owner": "the protocol of everything that holds a handle",
     "kernels/cpp/conditions": "which branches of an #if a build takes",
     "cli/verbs/cache": "a command",

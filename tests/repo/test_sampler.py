@@ -21,7 +21,7 @@ from harness.kernels.dtypes import DTYPES
 from harness.problems.gemm import Gemm
 from harness.results import record
 from shared.places import ROOT
-from shared.sampler_rig import LAYOUTS, PADDED, SMALL, Rig, compare, rig, run, some, transpose  # noqa: F401  (fixture)
+from shared.sampler_rig import LAYOUTS, PADDED, SMALL, Rig, compare, rig, run, some  # noqa: F401  (fixture)
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "scripts"))

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 import harness
 from harness.cli import main
-from harness.dispatch import choose, user_table
+from harness.dispatch import choose, shipped_table, user_table
 from harness.errors import UsageError
 from harness.results import fastest, record
 from shared.places import ROOT, record_file
@@ -235,7 +235,7 @@ def test_the_shipped_table_takes_the_place_of_its_own_kind(tmp_path: Path) -> No
     table = json.loads(script.written({"candidates": [], "tuned": [*kept, old]}, made))
     assert table["tuned"] == [*kept, *made]
     assert made[0]["M"] == [449, 512] and made[0]["file"] == "run.json"
-    shipped = choose._TABLE.read_text()
+    shipped = shipped_table.FILE.read_text()
     assert script.written(json.loads(shipped), json.loads(shipped)["tuned"]) == shipped
 
 

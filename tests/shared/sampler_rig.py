@@ -15,7 +15,6 @@ import pytest
 from fakes import gemm as fake_gemm
 from fakes.cublaslt import TYPES, Algorithm, FakeCublas, FakeCublasLt, TimedDriver, install, multiply, provide
 from fakes.driver import image
-from harness.kernels.dtypes import DTYPES
 from harness.kernels.spec import LAYOUT
 from harness.problems.gemm import GEMMS
 from harness.results import record
@@ -86,8 +85,7 @@ class Rig:
         if launch.function == "compare":
             compare(launch)
         elif launch.function == "transpose":
-            launch.dtype = self.draw.problem.dtype.name
-            transpose(launch)
+            fake_gemm.transpose(launch, self.draw.problem.dtype.storage)
         else:
             self.product(launch)
 
@@ -129,16 +127,6 @@ def strided(address: int, dtype: Any, rows: int, columns: int, ld: int) -> Any:
     data = (ctypes.c_char * (size * rows * ld)).from_address(address)
     flat = np.frombuffer(data, dtype.storage)
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), (ld * size, size))
-
-
-def transpose(launch: SimpleNamespace) -> None:
-    """The kernel of transpose.cu in NumPy; elements of 2 bytes or of 4 are only moved."""
-    forms = ("Q", "Q", "i", "i", "q", "q")
-    source, target, rows, columns, pitch, wide = (
-        int(np.frombuffer(x, np.dtype(f))[0]) for f, x in zip(forms, launch.args, strict=True)
-    )
-    dtype = DTYPES[launch.dtype]
-    strided(target, dtype, columns, rows, wide)[:] = strided(source, dtype, rows, columns, pitch).T
 
 
 def compare(launch: SimpleNamespace) -> None:

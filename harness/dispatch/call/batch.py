@@ -230,7 +230,7 @@ def fastest(
     once = [replace(c, batch=count) for c in all_of_them]
     best = ranked(once, shape, layout=layout, pitches=pitches)
     if best and best[0][1] < single:
-        return Fastest(compiled(best[0][0]), best[0][1])
+        return Fastest(compiled(best[0][0].variant), best[0][1])
     return Fastest(None, single)
 
 
@@ -240,7 +240,7 @@ def ranked(
     *,
     layout: str,
     pitches: Pitches,
-) -> list[tuple[Variant, float]]:
+) -> list[tuple[Candidate, float]]:
     """Return those of the candidates for a batch that compute it in one launch, with their cycles.
 
     The fastest is the first. `shape` is M, N, K and the number of SMs; the rest is as of `choose.choose`.

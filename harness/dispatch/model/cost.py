@@ -304,19 +304,6 @@ def ranked(
     *,
     layout: str,
     pitches: Pitches,
-) -> list[tuple[Variant, float]]:
-    """Return the variants of candidates with their cycles, fastest first; arguments are of `in_order`."""
-    return [
-        (one.variant, cycles) for one, cycles in in_order(candidates, shape, layout=layout, pitches=pitches)
-    ]
-
-
-def in_order(
-    candidates: Sequence[Candidate],
-    shape: tuple[int, int, int, int],
-    *,
-    layout: str,
-    pitches: Pitches,
 ) -> list[tuple[Candidate, float]]:
     """Return candidates with their cycles for M, N, K and so many SMs, fastest first.
 

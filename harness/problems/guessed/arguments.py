@@ -48,7 +48,7 @@ _ITEMS = 64  # blocks that have an item each, at most
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """What is known of the parameters of a kernel.
+    """Hold what is known of the parameters of a kernel.
 
     types: by name, of `pointers` that of an element; also by the axes of pointers in structs
     whole: the sizes among `values`; `scalars` has what each value is by default

@@ -99,7 +99,7 @@ class Shadow:
         self._site = np.zeros(self._count, np.int32)
         self._stamp = np.zeros(self._count, np.int32)
         self._atomic = np.zeros(self._count, np.bool_)
-        self._adds = np.zeros(self._count, np.bool_)  # an asynchronous reduction: these race with no others
+        self._adds = np.zeros(self._count, np.bool_)  # an asynchronous reduction: two of a phase do not race
         self._stored = np.zeros(self._count, np.int32)  # a number for what threads stored, 0 if not known
         self._numbers: dict[Hashable, int] = {None: 0}
         self._reads: dict[Hashable, Reads] = {}  # by warp and stream
