@@ -12,7 +12,9 @@
 #ifndef ELEMENT
 #define ELEMENT float
 #endif
+#ifndef BK
 #define BK (128 / (int)sizeof(ELEMENT))  // of k in a stage: 128 bytes where it lies along the rows
+#endif
 #define UNIT (16 / (int)sizeof(ELEMENT))
 #ifndef THREADS
 #define THREADS 128                      // of a block: four warps
@@ -41,31 +43,46 @@ struct Tile {
     {
         constexpr int across = width / UNIT, step = THREADS / across;
         if constexpr (K_MAJOR && TURNING) {
-            const int r = threadIdx.x / 8, k = threadIdx.x % 8;  // eight lanes read a sector: all banks differ
-            from += (long long)r * ld + k;
-            #pragma unroll 4
-            for (int i = 0; i < EXTENT; i += THREADS / 8, from += THREADS / 8 * (long long)ld)
-                #pragma unroll
-                for (int j = 0; j < BK; j += 8) cp_async4(&at[k + j][r + i], from + j, r + i < rows && k + j < columns);
+            if (rows >= EXTENT && columns >= BK) copy_turned<true>(from, ld, rows, columns);
+            else copy_turned<false>(from, ld, rows, columns);
         } else if (units) {
             const int r = threadIdx.x / across, c = threadIdx.x % across * UNIT;
             const int bytes = (int)sizeof(ELEMENT) * min(max(columns - c, 0), UNIT);
             from += (long long)r * ld + c;
             #pragma unroll
             for (int i = 0; i < height; i += step, from += (long long)step * ld)
-                cp_async16_first(&at[r + i][c], from, r + i < rows ? bytes : 0);
+                if (step <= height || r < height) cp_async16_first(&at[r + i][c], from, r + i < rows ? bytes : 0);
         } else if constexpr (!COVERING) {
-            constexpr int beside = width < THREADS ? width : THREADS, down = THREADS / beside;
-            const int r = threadIdx.x / beside, c = threadIdx.x % beside;
-            from += (long long)r * ld + c;
-            #pragma unroll 4
-            for (int i = 0; i < height; i += down, from += (long long)down * ld)
-                #pragma unroll
-                for (int j = 0; j < width; j += beside)
-                    cp_async4(&at[r + i][c + j], from + j, r + i < rows && c + j < columns);
+            if (TURNING && rows >= height && columns >= width) copy_floats<true>(from, ld, rows, columns);
+            else copy_floats<false>(from, ld, rows, columns);
         } else {
             copy_covering(from, ld, rows, columns);
         }
+    }
+
+    // The same, turned or one by one. If WHOLE, all rows and columns exist: an element then takes three instructions.
+    template <bool WHOLE>
+    __device__ void copy_turned(const float* from, int ld, int rows, int columns)
+    {
+        const int r = threadIdx.x / 8, k = threadIdx.x % 8;  // eight lanes read a sector: all banks differ
+        from += (long long)r * ld + k;
+        #pragma unroll (WHOLE ? 8 : 1)
+        for (int i = 0; i < EXTENT; i += THREADS / 8, from += THREADS / 8 * (long long)ld)
+            #pragma unroll
+            for (int j = 0; j < BK; j += 8)
+                cp_async4(&at[k + j][r + i], from + j, WHOLE || r + i < rows && k + j < columns);
+    }
+    template <bool WHOLE>
+    __device__ void copy_floats(const float* from, int ld, int rows, int columns)
+    {
+        constexpr int beside = width < THREADS ? width : THREADS, down = THREADS / beside;
+        const int r = threadIdx.x / beside, c = threadIdx.x % beside;
+        from += (long long)r * ld + c;
+        #pragma unroll (WHOLE ? 8 : 4)
+        for (int i = 0; i < height; i += down, from += (long long)down * ld)
+            #pragma unroll
+            for (int j = 0; j < width; j += beside)
+                cp_async4(&at[r + i][c + j], from + j, WHOLE || r + i < rows && c + j < columns);
     }
 
     // A row that begins between two units of 16 bytes is copied with the units that cover it, one more than it has; the

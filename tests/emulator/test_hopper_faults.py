@@ -526,6 +526,19 @@ FAULTS = [
         ("a fragment is of the k before", "read(k + 1);", "read(k);"),
     ),
     *faults(
+        "41_turned_tiles",
+        {"BM": 32, "BN": 64, "WARPS_M": 1, "OUTPUTS": 32, "BK": 16, "STAGES": 3},
+        {"M": 70, "N": 68, "K": 53},  # a whole tile and ragged ones, and a stage that is not full
+        ("a fragment is of the k before", "read(k + 1);", "read(k);"),
+        ("columns go back where they were", "n = i % 2 ? TN - 1 - j : j;", "n = TN - 1 - j;"),
+        ("a tile that is not whole is copied as one", "if (rows >= EXTENT && columns >= BK)",
+         "if (rows >= EXTENT)", TILED),
+        ("all warps have the same columns", "warp_n = warp / (WARPS_M * SLICES) * WN", "warp_n = 0"),
+        ("threads copy below the tile", "if (step <= height || r < height) ", "", TILED),
+        ("the last stage is read as it comes", "cp_async_wait_group<STAGES - 2>();",
+         "cp_async_wait_group<STAGES - 1>();", TILED),
+    ),
+    *faults(
         "37_small_tiles_16_bits",
         {"BM": 32, "BN": 32, "BLOCKS": 4},
         {"M": 40, "N": 19, "K": 270, "lda": 273, "ldb": 21},  # no row of either operand is where units begin

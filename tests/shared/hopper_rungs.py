@@ -105,6 +105,13 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "33_small_tiles",
         {"BM": 32, "BN": 256, "WARPS_M": 1, "STAGES": 2, "BLOCKS": 3, "TURN": 1, "TRANSA": 1, "TRANSB": 1},
     ),
+    "41": ("41_turned_tiles", {}),
+    "41 of a warp": ("41_turned_tiles", {"BM": 32, "BN": 32, "WARPS_M": 1, "SPLIT": 8, "BLOCKS": 8, "OUTPUTS": 32}),
+    "41 TN": ("41_turned_tiles", {"STAGES": 3, "SPLIT": 4, "OUTPUTS": 32, "BK": 16, "TRANSA": 1}),
+    "41 TT in slices": (
+        "41_turned_tiles",
+        {"BM": 128, "BN": 32, "WARPS_M": 2, "SLICES": 2, "OUTPUTS": 32, "BK": 16, "TRANSA": 1, "TRANSB": 1},
+    ),
     "34": ("34_small_tiles_tf32", {}),
     "34 large": ("34_small_tiles_tf32", {"BM": 128, "BN": 128, "STAGES": 3}),
     "37": ("37_small_tiles_16_bits", {}),
