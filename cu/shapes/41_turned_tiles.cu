@@ -1,4 +1,4 @@
-// Products with a short k or few tiles: stages of 8 or 16 k, and warps that have a quarter of a tile
+// Few k or few tiles: stages of 8 or 16 k, and warps that have half the outputs
 //
 // 33 copies stages of 32 k. Where k is 32 to 300, that is all of it: an SM's blocks first wait for everything and
 // then multiply. Here a stage has 8 or 16 k, so that blocks multiply after the first of them has arrived, while the others

@@ -13,7 +13,14 @@ from harness.launch import kernel as launch
 from shared.sweeps import sweep
 
 KERNELS = {kernel.path.stem: kernel for kernel in ladder() if kernel.dtype == "fp32"}
-for hopper in ("15_split_k", "16_pipeline", "19_pipeline_split", "20_stream_k", "33_small_tiles", "41_turned_tiles"):
+for hopper in (
+    "15_split_k",
+    "16_pipeline",
+    "19_pipeline_split",
+    "20_stream_k",
+    "33_small_tiles",
+    "41_turned_tiles",
+):
     del KERNELS[hopper]  # tensor maps, clusters or a workspace: see test_hopper_rungs and test_small_tiles
 RACY = "05_tiled_no_sync"  # its lesson is the missing barriers
 ARCHS = ["sm_75", "sm_80", "sm_90a", "sm_100", "sm_120"]

@@ -106,7 +106,10 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         {"BM": 32, "BN": 256, "WARPS_M": 1, "STAGES": 2, "BLOCKS": 3, "TURN": 1, "TRANSA": 1, "TRANSB": 1},
     ),
     "41": ("41_turned_tiles", {}),
-    "41 of a warp": ("41_turned_tiles", {"BM": 32, "BN": 32, "WARPS_M": 1, "SPLIT": 8, "BLOCKS": 8, "OUTPUTS": 32}),
+    "41 of a warp": (
+        "41_turned_tiles",
+        {"BM": 32, "BN": 32, "WARPS_M": 1, "SPLIT": 8, "BLOCKS": 8, "OUTPUTS": 32},
+    ),
     "41 TN": ("41_turned_tiles", {"STAGES": 3, "SPLIT": 4, "OUTPUTS": 32, "BK": 16, "TRANSA": 1}),
     "41 TT in slices": (
         "41_turned_tiles",
