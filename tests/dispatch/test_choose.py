@@ -211,7 +211,9 @@ def test_the_range_of_a_measurement() -> None:
         assert size < 48 or (low, high) == (48 * (tiles - 1) + 1, 48 * tiles) or tiles < 3
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
+@pytest.mark.parametrize(
+    "dtype", ["tf32", *(pytest.param(x, marks=pytest.mark.slow) for x in ("bf16", "fp16"))]
+)
 def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None:
     seen = set()
     for m in SIZES:

@@ -144,6 +144,7 @@ def test_sharing_is_fitted_too(truth: Mapping[Key, Candidate], shares: str) -> N
     )
 
 
+@pytest.mark.slow
 def test_draws_without_maps_say_how_slow_that_is_and_nothing_else(truth: Mapping[Key, Candidate]) -> None:
     """Fit two constants to them: the others are those of the other draws alone."""
     mapped = timed(truth, noise=0.01)
