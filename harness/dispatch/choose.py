@@ -186,7 +186,8 @@ def ranked(
 ) -> list[tuple[Variant, float]]:
     """Return the candidates that can compute the product, with their cycles, fastest first.
 
-    The first `corrections.MOST` are corrected, and come before the others. Arguments are those of `choose`. Empty if there are none.
+    The first `corrections.MOST` are corrected, and come before the others. Arguments are those of `choose`.
+    Empty if there are none.
     """
     from harness.dispatch.model import corrections  # with NumPy
 
