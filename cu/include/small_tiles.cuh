@@ -281,6 +281,34 @@ struct Staged {
         }
     }
 
+    // Store what this warp has written of the tile, ROWS x COLUMNS from (m, n) on, where no other block has a part of it: in
+    // units of four elements if all rows of C begin at one, else one by one, side by side.
+    template <int ROWS, int COLUMNS, class After>
+    __device__ void store_own(OUT* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
+                              unsigned col, int m, int n)
+    {
+        __syncwarp();
+        if ((unsigned long long)C % sizeof(OUT[4]) == 0 && ldc % 4 == 0)
+            store_own_units<ROWS, COLUMNS, 4>(C, ldc, rows, columns, alpha, beta, after, row, col, m, n);
+        else
+            store_own_units<ROWS, COLUMNS, 1>(C, ldc, rows, columns, alpha, beta, after, row, col, m, n);
+    }
+    template <int ROWS, int COLUMNS, int WIDTH, class After>
+    __device__ void store_own_units(OUT* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
+                                    unsigned col, int m, int n)
+    {
+        constexpr int across = COLUMNS / WIDTH;
+        #pragma unroll 4
+        for (int i = threadIdx.x % 32; i < ROWS * across; i += 32) {
+            const int r = m + i / across, c = n + i % across * WIDTH, count = min(columns - c, WIDTH);
+            if (r >= rows || count <= 0) continue;
+            float sum[4];
+            #pragma unroll
+            for (int e = 0; e < WIDTH; ++e) sum[e] = at[r][c + e ^ (int)SWAPPED];
+            store4(C + (long long)r * ldc + c, sum, count, WIDTH == 4, alpha, beta, after, row + r, col + c);
+        }
+    }
+
     // Store this block's rows in units of four elements as memory has them: with rows that begin elsewhere than at such a
     // unit, the first and the last of a row belong to it in part. ACROSS units cover a row.
     template <int ACROSS, class After>

@@ -34,12 +34,13 @@ SMALL = {
     "37_small_tiles_16_bits": _TILE,
     "39_bf16x6_tiles": {"BLOCKS": 4},
     "41_turned_tiles": {**_TILE, "WARPS_M": 1, "OUTPUTS": 32},
+    "42_single_floats": {**_TILE, "WARPS_M": 1},
     "19_pipeline_split": {"SPLIT": 1},
     "23_wgmma_pipeline": {"BM": 64, "BN": 64, "STAGES": 8},
     "25_wgmma_tf32": {"BM": 64, "BN": 64, "STAGES": 8},
 }
 RUNGS = {name[:2]: catalog.kernel(name) for name in SMALL}
-SHARING = "33", "34", "37", "39", "41"  # whose blocks share tiles
+SHARING = "33", "34", "37", "39", "41", "42"  # whose blocks share tiles
 BOXES = "19", "23", "25"  # which copy by TMA
 LAYOUTS = [(1, 0), (0, 0), (0, 1), (1, 1)]
 ALIGNED: dict[str, Any] = {"m": 72, "n": 80, "k": 40, "pad": 8, "gaps": (8, 0, 16)}  # with tensor maps

@@ -20,6 +20,7 @@ for hopper in (
     "20_stream_k",
     "33_small_tiles",
     "41_turned_tiles",
+    "42_single_floats",
 ):
     del KERNELS[hopper]  # tensor maps, clusters or a workspace: see test_hopper_rungs and test_small_tiles
 RACY = "05_tiled_no_sync"  # its lesson is the missing barriers

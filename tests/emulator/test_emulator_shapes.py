@@ -20,6 +20,7 @@ FAST = {"03_tiled", "08_tiled_v4"}
 LONG = {
     *("10_vectorized", "12_prefetch", "14_warp_tiles", "31_bf16x6", "32_bf16x6_panels"),
     *("33_small_tiles", "36_fp16x3", "38_3xtf32_panels", "39_bf16x6_tiles", "41_turned_tiles"),
+    "42_single_floats",
     "37_small_tiles_16_bits_fp16",  # the file of its bf16; test_batched_tiles.py draws shapes for both
     *("40_skinny_dots", "40_skinny_dots_bf16", "40_skinny_dots_fp16"),  # small tiles of many blocks
 }

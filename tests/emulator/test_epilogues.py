@@ -70,6 +70,8 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
         {"BN": 32, "WARPS_M": 1, "STAGES": 3, "BLOCKS": 3, "TURN": 1, "SLICES": 4},
     ),
     "41": ("41_turned_tiles", {"OUTPUTS": 32, "BK": 16, "STAGES": 3}),
+    "42": ("42_single_floats", {}),
+    "42 in pairs": ("42_single_floats", {"SPLIT": 4}),
     "34": ("34_small_tiles_tf32", {}),
     "35": ("35_wgmma_stream_k", {}),
     "35 thin": ("35_wgmma_stream_k", {"BM": 16, "BN": 128}),

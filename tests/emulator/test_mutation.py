@@ -28,6 +28,7 @@ FAST = {"03_tiled", "08_tiled_v4"}
 LONG = {
     "10_vectorized", "11_conflict_free", "12_prefetch", "13_cp_async", "14_warp_tiles", "33_small_tiles",
     "34_small_tiles_tf32", "37_small_tiles_16_bits", "37_small_tiles_16_bits_fp16", "41_turned_tiles",
+    "42_single_floats",
 }  # fmt: skip
 LEAST = 0.95  # of the mutants that are not equivalent
 

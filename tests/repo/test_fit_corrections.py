@@ -49,11 +49,8 @@ def test_errors_that_depend_on_a_feature_are_learnt_and_no_others() -> None:
 
 
 def test_what_is_stored_is_what_lightgbm_predicts() -> None:
-    import lightgbm
-
     sample = made(3)
-    data = lightgbm.Dataset(sample.rows, sample.errors, weight=sample.weights)
-    booster = lightgbm.train(dict(fit_corrections._OPTIONS), data, num_boost_round=20)
+    booster = fit_corrections.boosted(sample, 20)
     forest = fit_corrections.forest_of(fit_corrections.grown(sample, 20))
     assert np.abs(forest.predict(sample.rows) - booster.predict(sample.rows)).max() < 2e-3
 

@@ -248,7 +248,7 @@ def shipped(name: str, arch: str, cache: Cache) -> tuple[spec.Kernel, tuple[Inst
     return kernel, disassemble(compile_kernel(kernel.variant(), arch, cache), cache).instructions
 
 
-@pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS))
+@pytest.mark.parametrize(("name", "arch"), sweeps.builds(ARCHS, each=2))
 def test_loops_of_shipped_kernels(cache: Cache, name: str, arch: str) -> None:
     kernel, instructions = shipped(name, arch, cache)
     found = loops(instructions)

@@ -115,6 +115,16 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "41_turned_tiles",
         {"BM": 128, "BN": 32, "WARPS_M": 2, "SLICES": 2, "OUTPUTS": 32, "BK": 16, "TRANSA": 1, "TRANSB": 1},
     ),
+    "42": ("42_single_floats", {}),
+    "42 sharing": (
+        "42_single_floats",
+        {"BM": 32, "BN": 128, "WARPS_M": 1, "BLOCKS": 4, "SPLIT": 4, "TRANSB": 1},
+    ),
+    "42 TN": ("42_single_floats", {"BM": 128, "BN": 32, "WARPS_M": 4, "STAGES": 4, "TRANSA": 1}),
+    "42 TT large": (
+        "42_single_floats",
+        {"BM": 128, "BN": 128, "WARPS_M": 4, "OUTPUTS": 64, "TRANSA": 1, "TRANSB": 1},
+    ),
     "34": ("34_small_tiles_tf32", {}),
     "34 large": ("34_small_tiles_tf32", {"BM": 128, "BN": 128, "STAGES": 3}),
     "37": ("37_small_tiles_16_bits", {}),

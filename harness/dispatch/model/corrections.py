@@ -41,9 +41,13 @@ _ABOUT = 1.02  # by which the DRAM of GPUs of one kind may differ
 MOST = 32
 # Types whose kernels differ in one instruction's type have the same trees.
 _ALIKE = {"bf16": "16 bits", "fp16": "16 bits"}
-_PARAMETERS = ("STAGES", "CLUSTER", "ALONG_N", "SPLIT", "SHARE", "ACROSS", "BLOCKS", "WARPS_M", "FEW", "ROWS")
+_PARAMETERS = (
+    *("STAGES", "CLUSTER", "ALONG_N", "SPLIT", "SHARE", "ACROSS", "BLOCKS", "WARPS_M", "FEW", "ROWS"),
+    *("OUTPUTS", "BK", "TURN", "SLICES", "GROUP"),
+)
+_CONSTANTS = ("resident", "start", "step")  # which tell candidates apart that differ in little
 FEATURES = (
-    *("rung", "log2 M", "log2 N", "log2 K", "tile rows", "tile columns", *_PARAMETERS),
+    *("rung", "log2 M", "log2 N", "log2 K", "tile rows", "tile columns", *_PARAMETERS, *_CONSTANTS),
     *("filled rows", "filled columns", "log2 steps", "tiles of an SM", "tiles / SMs", "sharing"),
     *("log2 cycles", "log2 cycles / waiting", "A transposed", "B transposed", "A unmapped", "B unmapped"),
     *("copies transposed", "copies", "straddled", "uneven", "rest of K"),
@@ -91,6 +95,7 @@ def described(
     waiting = traffic.compulsory(M, N, K, dtype=one.dtype, sms=sms, dram=one.dram)
     numbers = [math.log2(M), math.log2(N), math.log2(max(1, K)), rows, columns]
     numbers += [params.get(name, 0) for name in _PARAMETERS]
+    numbers += [getattr(one, name) for name in _CONSTANTS]
     numbers += [M / (math.ceil(M / rows) * rows), N / (math.ceil(N / columns) * columns)]
     numbers += [math.log2(max(1, steps)), tiles, one.count(M, N) / sms, shared]
     numbers += [math.log2(cycles), math.log2(cycles / waiting), layout[0] == "T", layout[1] == "T"]

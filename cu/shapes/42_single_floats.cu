@@ -1,0 +1,189 @@
+// Copies without branches: float by float, whatever the layout, the pitch and the edge
+//
+// 41 asks in every stage whether rows begin at multiples of 16 bytes and whether the whole tile exists, and computes its addresses
+// anew. With two warps a scheduler nothing hides that: of 1485 x 685 x 363 it took a quarter of the time. Here every thread
+// copies the same few floats of each stage (cp.async of 4 bytes), from pointers that it keeps. What is beyond the last row or column
+// is read from the last one: it goes into sums that nobody stores. Only k is asked for, so that the loop is one straight piece of
+// code, in which copies stand between products.
+//
+// The first operands of the next stage are read, and its copies waited for, before the last products of this one. A block that has its
+// tile alone stores it warp by warp, without waiting for the others. See docs/notes/42_single_floats.md.
+//
+// /// kernel
+// entry = "matmul"
+// after = "41_turned_tiles"
+// min_arch = "sm_90"
+// block = "BM * BN // OUTPUTS"
+// tile  = ["BM", "BN"]
+// grid  = ["TILES_X * TILES_Y * TILES_Z",
+//          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
+// where = ["BM // WARPS_M == 32 or BM // WARPS_M == 64", "BN % (32 * OUTPUTS * WARPS_M // BM) == 0",
+//          "BM * BN <= 256 * OUTPUTS", "BM * BN >= 32 * OUTPUTS"]
+// shared = "max(STAGES * 32 * (BM + BN + 8 + TRANSA * 4 + (1 - TRANSB) * 4), 4 * BM * (BN + 4))"
+// workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
+// programmatic = 1
+// loads = "BM + BN"
+// sums  = "fma"
+// parts = "(BLOCKS == 0) * SPLIT"
+// sass  = ["LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 65%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+// claim = "Copies without branches, between the products: two warps a scheduler keep it busy."
+//
+// [params]
+// BM = [64, 128, 32, 256]
+// BN = [64, 128, 32, 256]
+// WARPS_M = [2, 1, 4]
+// STAGES = [3, 4, 6]
+// BLOCKS = [0, 4, 8, 2, 6]
+// SPLIT = [1, 4, 8]
+// OUTPUTS = [32, 64]
+// TRANSA = [0, 1]
+// TRANSB = [0, 1]
+// ///
+
+#include "batch.cuh"
+#include "cluster.cuh"
+#include "dependent_launch.cuh"
+#include "epilogue.cuh"
+#define BK 8  // of k in a stage
+#define TURNING true
+#define THREADS (BM * BN / OUTPUTS)
+#include "small_tiles.cuh"
+
+// A warp's outputs, and the grid that its lanes form.
+#define WM (BM / WARPS_M)
+#define WN (32 * OUTPUTS / WM)
+#define LANES_M (WM / 8)
+#define LANES_N (32 / LANES_M)
+#define TN (OUTPUTS / 8)  // a thread has 8 x TN outputs
+// The warps of an SM that registers must suffice for, and its blocks.
+#define LEAST_WARPS (OUTPUTS == 32 ? THREADS == 32 || SPLIT > 1 ? 16 : 20 : THREADS == 256 ? 16 : 12)
+#define LEAST_BLOCKS (LEAST_WARPS * 32 / THREADS)
+
+// The floats of an operand's tiles that a thread copies, the same ones of each stage. Of a K-major operand all of them have the same
+// k: eight lanes read a sector, and all banks differ. Of the other, lanes read neighbours of a row.
+template <int EXTENT, bool K_MAJOR>
+struct Copies {
+    static constexpr int beside = K_MAJOR ? 8 : EXTENT < THREADS ? EXTENT : THREADS;  // floats that the block copies at once,
+    static constexpr int down = THREADS / beside;                                     // of as many rows
+    static constexpr int across = K_MAJOR ? 1 : EXTENT / beside, count = EXTENT * BK / THREADS;
+    const float* from[count];
+    long long step;
+    int k;
+
+    // `first` is where the operand's rows or columns of the tile begin, of which `extent` exist, at the first of the block's k.
+    __device__ Copies(const float* first, int ld, int extent) : step(K_MAJOR ? BK : (long long)BK * ld)
+    {
+        const int x = threadIdx.x % beside, y = threadIdx.x / beside;
+        k = K_MAJOR ? x : y;
+        #pragma unroll
+        for (int i = 0; i < count; ++i)
+            from[i] = K_MAJOR ? first + (long long)min(y + i * down, extent - 1) * ld + x
+                              : first + (long long)(y + i / across * down) * ld + min(x + i % across * beside, extent - 1);
+    }
+
+    // Start copying those from `begin` to `end` of the `count`, of a stage that has `left` k.
+    __device__ void copy(Tile<EXTENT, K_MAJOR>& tile, int left, int begin, int end)
+    {
+        const int x = threadIdx.x % beside, y = threadIdx.x / beside;
+        #pragma unroll
+        for (int i = begin; i < end; ++i) {
+            if (K_MAJOR) cp_async4(&tile.at[x][y + i * down], from[i], k < left);
+            else cp_async4(&tile.at[y + i / across * down][x + i % across * beside], from[i], k + i / across * down < left);
+            from[i] += step;
+        }
+    }
+};
+
+#if SPLIT > 1
+extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS, LEAST_BLOCKS)
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
+#endif
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
+                              unsigned* workspace)
+{
+    extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int of_eight = lane & 4 | lane % 2 * 2 | lane / 8 % 2, of_four = lane / 2 % 2 | lane / 16 * 2;
+    const int lane_m = LANES_M == 8 ? of_eight : of_four, lane_n = LANES_M == 8 ? of_four : of_eight;
+    const int warp_m = warp % WARPS_M * WM, warp_n = warp / WARPS_M * WN;
+    TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
+    const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
+    const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
+    const Share share = share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y);
+    const int begin = share.begin * BK;
+
+    const auto As = (Tile<BM, !TRANSA>*)memory;
+    const auto Bs = (Tile<BN, TRANSB>*)(As + STAGES);
+    Copies<BM, !TRANSA> of_a(A + (TRANSA ? row + (long long)begin * lda : (long long)row * lda + begin), lda, M - row);
+    Copies<BN, TRANSB> of_b(B + (TRANSB ? (long long)col * ldb + begin : col + (long long)begin * ldb), ldb, N - col);
+    int left = min(K, share.end * BK) - begin;
+
+    wait_for_prerequisites();
+    #pragma unroll
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        of_a.copy(As[stage], left - stage * BK, 0, of_a.count);
+        of_b.copy(Bs[stage], left - stage * BK, 0, of_b.count);
+        cp_async_commit_group();
+    }
+    float a[2][8], b[2][TN], sum[8][TN] = {};  // fragments of one k, and of the next
+    const auto read = [&](int stage, int k) {
+        #pragma unroll
+        for (int i = 0; i < 8; i += 4)
+            *(float4*)&a[k % 2][i] = *(const float4*)&As[stage].at[k][warp_m + (lane_m + i / 4 * LANES_M) * 4];
+        #pragma unroll
+        for (int j = 0; j < TN; j += 4)
+            *(float4*)&b[k % 2][j] = *(const float4*)&Bs[stage].at[k][warp_n + (lane_n + j / 4 * LANES_N) * 4];
+    };
+    cp_async_wait_group<STAGES - 2>();
+    __syncthreads();  // all copies of the first stage have landed
+    read(0, 0);
+    int now = 0, free = STAGES - 1;
+    #pragma unroll 1
+    for (; left > 0; left -= BK) {
+        const int next = now + 1 == STAGES ? 0 : now + 1, beyond = left - (STAGES - 1) * BK;
+        #pragma unroll  // the index of a fragment must be a constant: registers cannot be indexed
+        for (int k = 0; k < BK; ++k) {
+            if (k + 1 < BK) {
+                read(now, k + 1);
+                of_a.copy(As[free], beyond, of_a.count * k / (BK - 1), of_a.count * (k + 1) / (BK - 1));
+                of_b.copy(Bs[free], beyond, of_b.count * k / (BK - 1), of_b.count * (k + 1) / (BK - 1));
+            } else {
+                cp_async_commit_group();
+                cp_async_wait_group<STAGES - 2>();
+                __syncthreads();  // everyone's copies of the next stage have landed, and this one has been read
+                read(next, 0);    // after the last stage: zeros, which nobody multiplies
+            }
+            #pragma unroll
+            for (int i = 0; i < 8; ++i)
+                #pragma unroll
+                for (int j = 0; j < TN; ++j) {
+                    const int n = i % 2 ? TN - 1 - j : j;  // back and forth: b[n] is used again
+                    sum[i][n] += a[k % 2][i] * b[k % 2][n];
+                }
+        }
+        free = now, now = next;
+    }
+    cp_async_wait_group<0>();
+
+    launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
+    __syncthreads();      // all copies, of zeros too, have landed
+    const auto staged = (Staged<4, true>*)memory;  // pairs of sums swapped, for the registers' sake: see the notes
+    #pragma unroll
+    for (int i = 0; i < 8; ++i)
+        #pragma unroll
+        for (int j = 0; j < TN; j += 4) {
+            const int m = (i / 4 * LANES_M + lane_m) * 4 + i % 4, n = (j / 4 * LANES_N + lane_n) * 4;
+            *(float4*)&staged->at[warp_m + m][warp_n + n] =
+                make_float4(sum[i][j + 1], sum[i][j], sum[i][j + 3], sum[i][j + 2]);
+        }
+    float* corner = C + (long long)row * ldc + col;
+    if (SPLIT == 1 && gridDim.y == 1) {
+        staged->store_own<WM, WN>(corner, ldc, M - row, N - col, alpha, beta, MAKE_EPILOGUE(M, N, ldc), row, col, warp_m, warp_n);
+        return;
+    }
+    __syncthreads();
+    staged->store(corner, ldc, M - row, N - col, alpha, beta, workspace, blockIdx.x, blockIdx.y / SPLIT,
+                  gridDim.y / SPLIT, MAKE_EPILOGUE(M, N, ldc), row, col);
+}
