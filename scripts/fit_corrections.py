@@ -111,36 +111,33 @@ def boosted(sample: Sample, trees: int = _TREES) -> lightgbm.Booster:
 def grown(sample: Sample, trees: int = _TREES) -> dict[str, Any]:
     """Return the arrays of trees that are fitted to a sample, as `corrections.unpacked` reads them."""
     booster = boosted(sample, trees)
-    nodes, sizes, depths = list[tuple[int, float, int, int, float]](), [], []
+    nodes, sizes, depths = list[tuple[int, float, float]](), [], []
     for tree in booster.dump_model()["tree_info"]:
         flat = list(flattened(tree["tree_structure"]))
         nodes += [node for node, _ in flat]
         sizes.append(len(flat))
         depths.append(max(depth for _, depth in flat))
-    feature, threshold, left, right, value = zip(*nodes, strict=True)
+    feature, threshold, value = (np.array(column) for column in zip(*nodes, strict=True))
     return {
         "sizes": np.array(sizes, np.uint16),
-        "feature": np.array(feature, np.uint8),
-        "threshold": np.array(threshold, np.float32),
-        "left": np.array(left, np.uint16),
-        "right": np.array(right, np.uint16),
-        "value": np.array(value, np.float16),
+        "feature": feature.astype(np.uint8),
+        "threshold": threshold[feature != corrections.LEAF].astype(np.float32),
+        "value": value[feature == corrections.LEAF].astype(np.float16),
         "depth": np.array(max(depths)),
     }
 
 
-def flattened(root: Mapping[str, Any]) -> Iterator[tuple[tuple[int, float, int, int, float], int]]:
-    """Yield the nodes of a tree, each with its depth: feature, threshold, left, right and value."""
-    waiting, count = [(root, 0)], 1
-    for number, (node, depth) in enumerate(waiting):  # it grows under way
+def flattened(root: Mapping[str, Any]) -> Iterator[tuple[tuple[int, float, float], int]]:
+    """Yield the nodes of a tree, level by level, each with its depth: feature, threshold and value."""
+    waiting = [(root, 0)]
+    for node, depth in waiting:  # it grows under way
         if "split_feature" not in node:
-            yield (0, 0.0, number, number, node["leaf_value"]), depth
+            yield (corrections.LEAF, 0.0, node["leaf_value"]), depth
             continue
         # float32 must not move a value to the other side: the next one below would, one above cannot.
         threshold = np.nextafter(np.float32(node["threshold"]), np.float32(np.inf))
-        yield (node["split_feature"], float(threshold), count, count + 1, 0.0), depth
+        yield (node["split_feature"], float(threshold), 0.0), depth
         waiting += [(node["left_child"], depth + 1), (node["right_child"], depth + 1)]
-        count += 2
 
 
 def forest_of(arrays: Mapping[str, Any]) -> Forest:

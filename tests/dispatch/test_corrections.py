@@ -25,11 +25,9 @@ def by_hand() -> dict[str, Any]:
     """Two trees: ``x[1] <= 3 ? (x[0] <= 0.5 ? 1 : 2) : 4`` and a leaf of 10."""
     return {
         "x sizes": np.array([5, 1], np.uint16),
-        "x feature": np.array([1, 0, 0, 0, 0, 0], np.uint8),
-        "x threshold": np.array([3, 0.5, 0, 0, 0, 0], np.float32),
-        "x left": np.array([1, 3, 2, 3, 4, 0], np.uint16),
-        "x right": np.array([2, 4, 2, 3, 4, 0], np.uint16),
-        "x value": np.array([0, 0, 4, 1, 2, 10], np.float16),
+        "x feature": np.array([1, 0, *[corrections.LEAF] * 4], np.uint8),
+        "x threshold": np.array([3, 0.5], np.float32),
+        "x value": np.array([4, 1, 2, 10], np.float16),
         "x depth": np.array(2),
     }
 

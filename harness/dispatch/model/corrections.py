@@ -36,6 +36,7 @@ Values = NDArray[np.float64]
 
 FILE = Path(__file__).with_name("corrections.npz")
 ARCH = "sm_90a"
+LEAF = 255  # in place of a feature
 _ABOUT = 1.02  # by which the DRAM of GPUs of one kind may differ
 # Candidates that are corrected: in 4 of 920 draws another one was faster than these by 1% (regret-30, -31).
 MOST = 32
@@ -167,11 +168,18 @@ def constants() -> str:
 
 
 def unpacked(arrays: Mapping[str, Any], name: str) -> Forest:
-    """Return the trees of a type from the arrays of a file: of nodes, and how many each tree has."""
-    sizes = arrays[f"{name} sizes"].astype(np.int32)
+    """Return the trees of a type from the arrays of a file.
+
+    `sizes` counts the nodes of each tree, which stand level by level: so the two that follow the n-th that
+    asks come after those of all before it. `feature` is `LEAF` in those that ask nothing. Of the others
+    `threshold` has one each, and `value` of the leaves.
+    """
+    sizes, feature = arrays[f"{name} sizes"].astype(np.int32), arrays[f"{name} feature"]
     roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
-    first = np.repeat(roots, sizes)
-    left, right = (arrays[f"{name} {side}"].astype(np.int32) + first for side in ("left", "right"))
-    feature, threshold = arrays[f"{name} feature"], arrays[f"{name} threshold"]
-    value = arrays[f"{name} value"].astype(np.float32)
-    return Forest(roots, feature, threshold, left, right, value, int(arrays[f"{name} depth"]))
+    first, asks = np.repeat(roots, sizes), feature != LEAF
+    before = np.cumsum(asks, dtype=np.int32) - asks  # nodes that ask, in all trees
+    left = np.where(asks, first + 1 + 2 * (before - before[first]), np.arange(len(feature), dtype=np.int32))
+    threshold, value = np.zeros((2, len(feature)), np.float32)
+    threshold[asks], value[~asks] = arrays[f"{name} threshold"], arrays[f"{name} value"]
+    depth = int(arrays[f"{name} depth"])
+    return Forest(roots, np.where(asks, feature, 0), threshold, left, left + asks, value, depth)
