@@ -27,7 +27,6 @@ import numpy as np
 from fit_model import Time, Vector
 
 from harness.dispatch.model import corrections
-from harness.dispatch.model.corrections import Forest
 from harness.results.tables import plain_table
 from harness.support import files
 
@@ -138,11 +137,6 @@ def flattened(root: Mapping[str, Any]) -> Iterator[tuple[tuple[int, float, float
         threshold = np.nextafter(np.float32(node["threshold"]), np.float32(np.inf))
         yield (node["split_feature"], float(threshold), 0.0), depth
         waiting += [(node["left_child"], depth + 1), (node["right_child"], depth + 1)]
-
-
-def forest_of(arrays: Mapping[str, Any]) -> Forest:
-    """Return the trees whose arrays these are."""
-    return corrections.unpacked({f"x {name}": array for name, array in arrays.items()}, "x")
 
 
 def tested(sample: Sample, trees: int = _TREES) -> tuple[Vector, Vector]:

@@ -26,7 +26,7 @@
 // sums  = "fma"
 // parts = "(BLOCKS == 0) * SPLIT"
 // sass  = ["LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 65%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
-// claim = "Copies without branches, between the products: two warps a scheduler keep it busy."
+// claim = "Copies without branches, between the products: nothing waits for an address."
 //
 // [params]
 // BM = [64, 128, 32, 256]
@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
 
     launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
     __syncthreads();      // all copies, of zeros too, have landed
-    const auto staged = (Staged<4, true>*)memory;  // pairs of sums swapped, for the registers' sake: see the notes
+    const auto staged = (Staged<4, true>*)memory;  // pairs of sums swapped, for the registers' sake: see 33's notes
     #pragma unroll
     for (int i = 0; i < 8; ++i)
         #pragma unroll

@@ -45,11 +45,11 @@ def without_small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """
 
     def left(c: Candidate) -> bool:
+        if any(name in c.variant.kernel.name for name in ("small_tiles", "turned_tiles", "single_floats")):
+            return False
         return c.dtype.itemsize == 4 or (bool(c.variant.boxes) and not c.variant.kernel.workspace)
 
-    small = "small_tiles", "turned_tiles", "single_floats"
-    named = [c for c in choose.candidates() if not any(name in c.variant.kernel.name for name in small)]
-    large = tuple(c for c in named if left(c))
+    large = tuple(c for c in choose.candidates() if left(c))
     monkeypatch.setattr(choose, "candidates", lambda _="": large)
     for cached in (choose._choose, choose._laid_out, choose._best_order):
         monkeypatch.setattr(choose, cached.__name__, functools.cache(cached.__wrapped__))

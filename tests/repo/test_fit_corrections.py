@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ import fit_model
 from fit_corrections import Sample
 
 from harness.dispatch.model import corrections
-from harness.dispatch.model.corrections import FEATURES
+from harness.dispatch.model.corrections import FEATURES, Forest
 from shared.places import ROOT
 
 RECORDS = ROOT / "records" / "h200" / "benchmarks"
@@ -32,9 +33,14 @@ def made(seed: int = 1, draws: int = 400, each: int = 12) -> Sample:
     return Sample(rows, np.arange(draws).repeat(each), modelled, modelled * wrong)
 
 
+def forest_of(arrays: dict[str, Any]) -> Forest:
+    """Return the trees whose arrays these are."""
+    return corrections.unpacked({f"x {name}": array for name, array in arrays.items()}, "x")
+
+
 def test_errors_that_depend_on_a_feature_are_learnt_and_no_others() -> None:
     sample = made()
-    forest = fit_corrections.forest_of(fit_corrections.grown(sample, 30))
+    forest = forest_of(fit_corrections.grown(sample, 30))
     fresh = made(2)
     left = np.log(fresh.measured / (fresh.modelled * np.exp(forest.predict(fresh.rows))))
     assert np.std(left) < 0.03
@@ -51,7 +57,7 @@ def test_errors_that_depend_on_a_feature_are_learnt_and_no_others() -> None:
 def test_what_is_stored_is_what_lightgbm_predicts() -> None:
     sample = made(3)
     booster = fit_corrections.boosted(sample, 20)
-    forest = fit_corrections.forest_of(fit_corrections.grown(sample, 20))
+    forest = forest_of(fit_corrections.grown(sample, 20))
     assert np.abs(forest.predict(sample.rows) - booster.predict(sample.rows)).max() < 2e-3
 
 
