@@ -297,15 +297,23 @@ struct Staged {
     __device__ void store_own_units(OUT* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
                                     unsigned col, int m, int n)
     {
-        constexpr int across = COLUMNS / WIDTH;
-        #pragma unroll 4
-        for (int i = threadIdx.x % 32; i < ROWS * across; i += 32) {
-            const int r = m + i / across, c = n + i % across * WIDTH, count = min(columns - c, WIDTH);
-            if (r >= rows || count <= 0) continue;
-            float sum[4];
-            #pragma unroll
-            for (int e = 0; e < WIDTH; ++e) sum[e] = at[r][c + e ^ (int)SWAPPED];
-            store4(C + (long long)r * ldc + c, sum, count, WIDTH == 4, alpha, beta, after, row + r, col + c);
+        constexpr int across = COLUMNS / WIDTH, beside = across < 32 ? across : 32, down = 32 / beside;
+        const int first = m + threadIdx.x % 32 / beside, end = min(m + ROWS, rows);
+        #pragma unroll
+        for (int j = 0; j < across; j += beside) {
+            const int c = n + (j + threadIdx.x % beside) * WIDTH;
+            if (c >= columns) break;
+            const int count = WIDTH == 1 ? 1 : min(columns - c, WIDTH);
+            OUT* to = C + (long long)first * ldc + c;
+            #pragma unroll 4
+            for (int r = first; r < end; r += down, to += down * ldc) {
+                float sum[4] = {at[r][c ^ (int)SWAPPED]};
+                if (WIDTH == 4) {
+                    const float4 v = *(const float4*)&at[r][c];
+                    *(float4*)sum = SWAPPED ? make_float4(v.y, v.x, v.w, v.z) : v;
+                }
+                store4(to, sum, count, WIDTH == 4, alpha, beta, after, row + r, col + c);
+            }
         }
     }
 

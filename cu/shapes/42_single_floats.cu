@@ -1,10 +1,11 @@
-// Copies without branches: float by float, whatever the layout, the pitch and the edge
+// Copies without branches: whatever the layout, the pitch and the edge
 //
 // 41 asks in every stage whether rows begin at multiples of 16 bytes and whether the whole tile exists, and computes its addresses
 // anew. With two warps a scheduler nothing hides that: of 1485 x 685 x 363 it took a quarter of the time. Here every thread
 // copies the same few floats of each stage (cp.async of 4 bytes), from pointers that it keeps. What is beyond the last row or column
 // is read from the last one: it goes into sums that nobody stores. Only k is asked for, so that the loop is one straight piece of
-// code, in which copies stand between products.
+// code, in which copies stand between products. Where all rows that do not lie along k begin at multiples of 16 bytes, a second such
+// loop copies four floats at once.
 //
 // The first operands of the next stage are read, and its copies waited for, before the last products of this one. A block that has its
 // tile alone stores it warp by warp, without waiting for the others. See docs/notes/42_single_floats.md.
@@ -19,7 +20,7 @@
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // where = ["BM // WARPS_M == 32 or BM // WARPS_M == 64", "BN % (32 * OUTPUTS * WARPS_M // BM) == 0",
 //          "BM * BN <= 256 * OUTPUTS", "BM * BN >= 32 * OUTPUTS"]
-// shared = "max(STAGES * 32 * (BM + BN + 8 + TRANSA * 4 + (1 - TRANSB) * 4), 4 * BM * (BN + 4))"
+// shared = "max(STAGES * 4 * BK * (BM + BN + 8 + TRANSA * 4 + (1 - TRANSB) * 4), 4 * BM * (BN + 4))"
 // workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
 // programmatic = 1
 // loads = "BM + BN"
@@ -36,6 +37,7 @@
 // BLOCKS = [0, 4, 8, 2, 6]
 // SPLIT = [1, 4, 8]
 // OUTPUTS = [32, 64]
+// BK = [8]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -44,7 +46,6 @@
 #include "cluster.cuh"
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
-#define BK 8  // of k in a stage
 #define TURNING true
 #define THREADS (BM * BN / OUTPUTS)
 #include "small_tiles.cuh"
@@ -59,82 +60,86 @@
 #define LEAST_WARPS (OUTPUTS == 32 ? THREADS == 32 || SPLIT > 1 ? 16 : 20 : THREADS == 256 ? 16 : 12)
 #define LEAST_BLOCKS (LEAST_WARPS * 32 / THREADS)
 
-// The floats of an operand's tiles that a thread copies, the same ones of each stage. Of a K-major operand all of them have the same
-// k: eight lanes read a sector, and all banks differ. Of the other, lanes read neighbours of a row.
-template <int EXTENT, bool K_MAJOR>
+static_assert(STAGES > 1 && (OUTPUTS == 32 || OUTPUTS == 64) && LANES_M * LANES_N == 32, "see `where`");
+
+// What a thread copies of an operand's tiles, the same places of each stage. Of a K-major operand floats that have the same k: eight
+// lanes read a sector, and all banks differ. Of the other, lanes read neighbours of a row: floats, or units of four if WIDE.
+template <int EXTENT, bool K_MAJOR, bool WIDE>
 struct Copies {
-    static constexpr int beside = K_MAJOR ? 8 : EXTENT < THREADS ? EXTENT : THREADS;  // floats that the block copies at once,
-    static constexpr int down = THREADS / beside;                                     // of as many rows
-    static constexpr int across = K_MAJOR ? 1 : EXTENT / beside, count = EXTENT * BK / THREADS;
+    static constexpr int each = !K_MAJOR && WIDE ? 4 : 1, places = EXTENT / each;            // of the row of a k
+    static constexpr int beside = K_MAJOR ? 8 : places < THREADS ? places : THREADS;         // that the block copies at once,
+    static constexpr int down = THREADS / beside, across = K_MAJOR ? 1 : places / beside;    // of as many rows
+    static constexpr int count = places * BK < THREADS ? 1 : places * BK / THREADS;
+    static_assert(BK == 8 && THREADS % beside == 0 && (count == 1 || places * BK % THREADS == 0), "a place is left out");
     const float* from[count];
     long long step;
     int k;
+    int floats[across];  // of a unit, that exist
 
     // `first` is where the operand's rows or columns of the tile begin, of which `extent` exist, at the first of the block's k.
     __device__ Copies(const float* first, int ld, int extent) : step(K_MAJOR ? BK : (long long)BK * ld)
     {
-        const int x = threadIdx.x % beside, y = threadIdx.x / beside;
+        const int x = threadIdx.x % beside * each, y = threadIdx.x / beside;
         k = K_MAJOR ? x : y;
         #pragma unroll
-        for (int i = 0; i < count; ++i)
+        for (int i = 0; i < count; ++i) {
+            const int right = x + i % across * beside * each;
             from[i] = K_MAJOR ? first + (long long)min(y + i * down, extent - 1) * ld + x
-                              : first + (long long)(y + i / across * down) * ld + min(x + i % across * beside, extent - 1);
+                              : first + (long long)(y + i / across * down) * ld + (each > 1 ? right : min(right, extent - 1));
+            floats[i % across] = min(max(extent - right, 0), each);
+        }
     }
 
     // Start copying those from `begin` to `end` of the `count`, of a stage that has `left` k.
     __device__ void copy(Tile<EXTENT, K_MAJOR>& tile, int left, int begin, int end)
     {
-        const int x = threadIdx.x % beside, y = threadIdx.x / beside;
+        const int x = threadIdx.x % beside * each, y = threadIdx.x / beside;
         #pragma unroll
         for (int i = begin; i < end; ++i) {
+            const int m = i / across * down;
             if (K_MAJOR) cp_async4(&tile.at[x][y + i * down], from[i], k < left);
-            else cp_async4(&tile.at[y + i / across * down][x + i % across * beside], from[i], k + i / across * down < left);
+            else if (each == 1) cp_async4(&tile.at[y + m][x + i % across * beside], from[i], k + m < left);
+            else if (places * BK >= THREADS || y < BK)
+                cp_async16_first(&tile.at[y + m][x + i % across * beside * 4], from[i], k + m < left ? 4 * floats[i % across] : 0);
             from[i] += step;
         }
     }
 };
 
-#if SPLIT > 1
-extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS, LEAST_BLOCKS)
-#else
-extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
-#endif
-                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
-                              unsigned* workspace)
+// Where a thread's first output is in the tile, and its warp's.
+struct Place {
+    int m, n, warp_m, warp_n;
+};
+__device__ inline Place place_of(int thread)
 {
-    extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = thread / 32, lane = thread % 32;
     const int of_eight = lane & 4 | lane % 2 * 2 | lane / 8 % 2, of_four = lane / 2 % 2 | lane / 16 * 2;
-    const int lane_m = LANES_M == 8 ? of_eight : of_four, lane_n = LANES_M == 8 ? of_four : of_eight;
     const int warp_m = warp % WARPS_M * WM, warp_n = warp / WARPS_M * WN;
-    TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
-    const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
-    const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
-    const Share share = share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y);
-    const int begin = share.begin * BK;
+    return {warp_m + (LANES_M == 8 ? of_eight : of_four) * 4, warp_n + (LANES_M == 8 ? of_four : of_eight) * 4, warp_m, warp_n};
+}
 
+// Add the products of `left` k to `sum`. `a` and `b` are where the tile's rows of A and columns of B begin, of which `rows` and
+// `columns` exist. (m, n) are the first of the thread's.
+template <bool WIDE>
+__device__ inline void multiply(float* memory, const float* a_first, int lda, int rows, const float* b_first, int ldb, int columns,
+                                int left, int m, int n, float (&sum)[8][TN])
+{
     const auto As = (Tile<BM, !TRANSA>*)memory;
     const auto Bs = (Tile<BN, TRANSB>*)(As + STAGES);
-    Copies<BM, !TRANSA> of_a(A + (TRANSA ? row + (long long)begin * lda : (long long)row * lda + begin), lda, M - row);
-    Copies<BN, TRANSB> of_b(B + (TRANSB ? (long long)col * ldb + begin : col + (long long)begin * ldb), ldb, N - col);
-    int left = min(K, share.end * BK) - begin;
-
-    wait_for_prerequisites();
+    Copies<BM, !TRANSA, WIDE> of_a(a_first, lda, rows);
+    Copies<BN, TRANSB, WIDE> of_b(b_first, ldb, columns);
     #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         of_a.copy(As[stage], left - stage * BK, 0, of_a.count);
         of_b.copy(Bs[stage], left - stage * BK, 0, of_b.count);
         cp_async_commit_group();
     }
-    float a[2][8], b[2][TN], sum[8][TN] = {};  // fragments of one k, and of the next
+    float a[2][8], b[2][TN];  // fragments of one k, and of the next
     const auto read = [&](int stage, int k) {
         #pragma unroll
-        for (int i = 0; i < 8; i += 4)
-            *(float4*)&a[k % 2][i] = *(const float4*)&As[stage].at[k][warp_m + (lane_m + i / 4 * LANES_M) * 4];
+        for (int i = 0; i < 8; i += 4) *(float4*)&a[k % 2][i] = *(const float4*)&As[stage].at[k][m + i * LANES_M];
         #pragma unroll
-        for (int j = 0; j < TN; j += 4)
-            *(float4*)&b[k % 2][j] = *(const float4*)&Bs[stage].at[k][warp_n + (lane_n + j / 4 * LANES_N) * 4];
+        for (int j = 0; j < TN; j += 4) *(float4*)&b[k % 2][j] = *(const float4*)&Bs[stage].at[k][n + j * LANES_N];
     };
     cp_async_wait_group<STAGES - 2>();
     __syncthreads();  // all copies of the first stage have landed
@@ -159,23 +164,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
             for (int i = 0; i < 8; ++i)
                 #pragma unroll
                 for (int j = 0; j < TN; ++j) {
-                    const int n = i % 2 ? TN - 1 - j : j;  // back and forth: b[n] is used again
-                    sum[i][n] += a[k % 2][i] * b[k % 2][n];
+                    const int at = i % 2 ? TN - 1 - j : j;  // back and forth: b[at] is used again
+                    sum[i][at] += a[k % 2][i] * b[k % 2][at];
                 }
         }
         free = now, now = next;
     }
     cp_async_wait_group<0>();
+}
+
+#if SPLIT > 1
+extern "C" __global__ void __cluster_dims__(1, SPLIT, 1) __launch_bounds__(THREADS, LEAST_BLOCKS)
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
+#endif
+                       matmul(const float* A, const float* B, float* C, int M, int N, int K,
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
+                              unsigned* workspace)
+{
+    extern __shared__ __align__(16) float memory[];  // dynamic: it may exceed 48 KB
+    TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
+    const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
+    const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
+    const Share share = share_of((K - 1) / BK + 1, blockIdx.y, gridDim.y);
+    const int begin = share.begin * BK;
+    const int left = int(min((unsigned)K, share.end * (unsigned)BK)) - begin;  // the product may pass 2^31
+    const float* a_first = A + (TRANSA ? row + (long long)begin * lda : (long long)row * lda + begin);
+    const float* b_first = B + (TRANSB ? (long long)col * ldb + begin : col + (long long)begin * ldb);
+    const Place own = place_of(threadIdx.x);
+    float sum[8][TN] = {};
+
+    wait_for_prerequisites();
+    if (OUTPUTS == 32 && (TRANSA || !TRANSB) && (!TRANSA || aligned16(A, lda)) && (TRANSB || aligned16(B, ldb)))
+        multiply<true>(memory, a_first, lda, M - row, b_first, ldb, N - col, left, own.m, own.n, sum);
+    else
+        multiply<false>(memory, a_first, lda, M - row, b_first, ldb, N - col, left, own.m, own.n, sum);
 
     launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
     __syncthreads();      // all copies, of zeros too, have landed
+    int thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));  // read again, so that no place is kept in registers meanwhile
+    const auto [m, n, warp_m, warp_n] = place_of(thread);
     const auto staged = (Staged<4, true>*)memory;  // pairs of sums swapped, for the registers' sake: see 33's notes
     #pragma unroll
     for (int i = 0; i < 8; ++i)
         #pragma unroll
         for (int j = 0; j < TN; j += 4) {
-            const int m = (i / 4 * LANES_M + lane_m) * 4 + i % 4, n = (j / 4 * LANES_N + lane_n) * 4;
-            *(float4*)&staged->at[warp_m + m][warp_n + n] =
+            *(float4*)&staged->at[m + i / 4 * LANES_M * 4 + i % 4][n + j * LANES_N] =
                 make_float4(sum[i][j + 1], sum[i][j], sum[i][j + 3], sum[i][j + 2]);
         }
     float* corner = C + (long long)row * ldc + col;
