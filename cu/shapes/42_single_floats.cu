@@ -4,8 +4,8 @@
 // anew. With two warps a scheduler nothing hides that: of 1485 x 685 x 363 it took a quarter of the time. Here every thread
 // copies the same few floats of each stage (cp.async of 4 bytes), from pointers that it keeps. What is beyond the last row or column
 // is read from the last one: it goes into sums that nobody stores. Only k is asked for, so that the loop is one straight piece of
-// code, in which copies stand between products. Where all rows that do not lie along k begin at multiples of 16 bytes, a second such
-// loop copies four floats at once.
+// code, in which copies stand between products. Where k lies along no rows, and all begin at multiples of 16 bytes, a second such loop
+// copies four floats at once.
 //
 // The first operands of the next stage are read, and its copies waited for, before the last products of this one. A block that has its
 // tile alone stores it warp by warp, without waiting for the others. See docs/notes/42_single_floats.md.
@@ -195,15 +195,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     float sum[8][TN] = {};
 
     wait_for_prerequisites();
-    if (OUTPUTS == 32 && (TRANSA || !TRANSB) && (!TRANSA || aligned16(A, lda)) && (TRANSB || aligned16(B, ldb)))
+    if (OUTPUTS == 32 && TRANSA && !TRANSB && aligned16(A, lda) && aligned16(B, ldb))
         multiply<true>(memory, a_first, lda, M - row, b_first, ldb, N - col, left, own.m, own.n, sum);
     else
         multiply<false>(memory, a_first, lda, M - row, b_first, ldb, N - col, left, own.m, own.n, sum);
 
     launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
     __syncthreads();      // all copies, of zeros too, have landed
-    int thread;
-    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));  // read again, so that no place is kept in registers meanwhile
+    int thread = threadIdx.x;
+    if (OUTPUTS == 64) asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));  // again: no register is left to keep places in
     const auto [m, n, warp_m, warp_n] = place_of(thread);
     const auto staged = (Staged<4, true>*)memory;  // pairs of sums swapped, for the registers' sake: see 33's notes
     #pragma unroll

@@ -256,3 +256,14 @@ def test_clusters_of_a_turned_kernel_lie_along_the_other_side() -> None:
     assert listed.count(rows, 4 * columns) == 4 and listed.count(4 * rows, columns) == 16
     turned, (down, across) = replace(listed, variant=flipped), flipped.tile
     assert turned.count(4 * down, across) == 4 and turned.count(down, 4 * across) == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "depth"),
+    [("42_single_floats", {}, 8), ("41_turned_tiles", {"BK": 16}, 16), ("33_small_tiles", {}, 32)],
+)
+def test_the_k_of_a_stage_are_those_that_the_kernel_copies(
+    name: str, parameters: dict[str, int], depth: int
+) -> None:
+    """Rung 42 was taken for one with stages of 32 k, as long as its 8 were no parameter."""
+    assert cost.depth(catalog.kernel(name).variant(**parameters)) == depth

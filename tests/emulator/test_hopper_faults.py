@@ -543,10 +543,9 @@ FAULTS = [
         {"BM": 32, "BN": 64, "WARPS_M": 1},
         {"M": 70, "N": 68, "K": 53},  # tiles that are whole and ragged, and a stage that is not full
         ("rows are read that do not exist", "min(y + i * down, extent - 1)", "(y + i * down)"),
-        ("columns are read that do not exist", "min(x + i % across * beside, extent - 1)",
-         "(x + i % across * beside)"),
+        ("columns are read that do not exist", "min(right, extent - 1)", "right"),
         ("k are read that do not exist", "from[i], k < left)", "from[i], true)"),
-        ("a row of k too many counts", "k + i / across * down < left", "k + i / across * down <= left"),
+        ("a row of k too many counts", "from[i], k + m < left);", "from[i], k + m <= left);"),
         ("the next stage is read before it has landed", "                cp_async_wait_group<STAGES - 2>();",
          "                cp_async_wait_group<STAGES - 1>();"),
         ("a stage is overwritten that is read", "free = now, now = next;", "free = next, now = next;"),
@@ -561,10 +560,18 @@ FAULTS = [
     ),
     *faults(
         "42_single_floats",
+        {"BM": 32, "BN": 64, "WARPS_M": 1, "TRANSA": 1},
+        {"M": 70, "N": 69, "K": 53, "lda": 72, "ldb": 72, "transa": 1},  # units that exist in part
+        ("units are copied whole", "k + m < left ? 4 * floats[i % across] : 0", "k + m < left ? 16 : 0"),
+        ("units of k are copied that do not exist", "k + m < left ? 4 * floats[i % across] : 0",
+         "4 * floats[i % across]"),
+    ),
+    *faults(
+        "42_single_floats",
         {"BM": 32, "BN": 32, "WARPS_M": 1, "BLOCKS": 4},
         {"M": 40, "N": 36, "K": 270},
         ("each block takes the first k", "begin = share.begin * BK", "begin = 0"),
-        ("a block takes what is the next one's", "min(K, share.end * BK)", "K"),
+        ("a block takes what is the next one's", "int(min((unsigned)K, share.end * (unsigned)BK))", "K"),
     ),
     *faults(
         "37_small_tiles_16_bits",
