@@ -11,6 +11,7 @@ import pytest
 from harness.dispatch import choose
 from harness.dispatch.model import cost
 from harness.dispatch.model.traffic import Pitches
+from harness.kernels import catalog
 from harness.launch import kernel as launches
 from harness.problems.registry import resolve
 
