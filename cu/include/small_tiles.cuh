@@ -232,6 +232,13 @@ template <int PAD, bool SWAPPED = false>
 struct Staged {
     float at[BM][BN + PAD];
 
+    // Return four sums of a row, in their order.
+    __device__ float4 quad(int r, int c) const
+    {
+        const float4 v = *(const float4*)&at[r][c];
+        return SWAPPED ? make_float4(v.y, v.x, v.w, v.z) : v;
+    }
+
     // Store c = after(alpha * sum + beta * c), by all THREADS, where `parts` clusters share `tile`, and this is a block of
     // `part`. C is at the tile's corner, which is at (row, col); `rows` rows and `columns` columns exist there. `workspace` begins with counters, which are zero and are left so.
     //
@@ -308,10 +315,7 @@ struct Staged {
             #pragma unroll 4
             for (int r = first; r < end; r += down, to += down * ldc) {
                 float sum[4] = {at[r][c ^ (int)SWAPPED]};
-                if (WIDTH == 4) {
-                    const float4 v = *(const float4*)&at[r][c];
-                    *(float4*)sum = SWAPPED ? make_float4(v.y, v.x, v.w, v.z) : v;
-                }
+                if (WIDTH == 4) *(float4*)sum = quad(r, c);
                 store4(to, sum, count, WIDTH == 4, alpha, beta, after, row + r, col + c);
             }
         }
@@ -334,8 +338,7 @@ struct Staged {
             if (m >= rows || count <= 0) continue;
             float sum[4];
             if (ACROSS == BN / 4) {
-                const float4 v = *(const float4*)&at[m][n];
-                *(float4*)sum = SWAPPED ? make_float4(v.y, v.x, v.w, v.z) : v;
+                *(float4*)sum = quad(m, n);
             } else
                 #pragma unroll
                 for (int e = 0; e < 4; ++e) sum[e] = at[m][min(n + e, BN - 1) ^ (int)SWAPPED];
