@@ -313,7 +313,7 @@ struct Staged {
             const int count = WIDTH == 1 ? 1 : min(columns - c, WIDTH);
             OUT* to = C + (long long)first * ldc + c;
             #pragma unroll 4
-            for (int r = first; r < end; r += down, to += down * ldc) {
+            for (int r = first; r < end; r += down, to += (long long)down * ldc) {
                 float sum[4] = {at[r][c ^ (int)SWAPPED]};
                 if (WIDTH == 4) *(float4*)sum = quad(r, c);
                 store4(to, sum, count, WIDTH == 4, alpha, beta, after, row + r, col + c);

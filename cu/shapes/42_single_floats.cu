@@ -27,7 +27,7 @@
 // sums  = "fma"
 // parts = "(BLOCKS == 0) * SPLIT"
 // sass  = ["LDS.128 in loop >= 8", "no LDS.32 in loop", "FFMA share in loop >= 65%", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
-// claim = "Copies without branches, between the products: nothing waits for an address."
+// claim = "Copies without branches, between the products: no stage asks for alignment or edges."
 //
 // [params]
 // BM = [64, 128, 32, 256]
@@ -118,8 +118,8 @@ __device__ inline Place place_of(int thread)
     return {warp_m + (LANES_M == 8 ? of_eight : of_four) * 4, warp_n + (LANES_M == 8 ? of_four : of_eight) * 4, warp_m, warp_n};
 }
 
-// Add the products of `left` k to `sum`. `a` and `b` are where the tile's rows of A and columns of B begin, of which `rows` and
-// `columns` exist. (m, n) are the first of the thread's.
+// Add the products of `left` k to `sum`. `a_first` and `b_first` are where the tile's rows of A and columns of B begin, of which `rows`
+// and `columns` exist. (m, n) is the thread's first output. Without WIDE the operands may begin anywhere.
 template <bool WIDE>
 __device__ inline void multiply(float* memory, const float* a_first, int lda, int rows, const float* b_first, int ldb, int columns,
                                 int left, int m, int n, float (&sum)[8][TN])
