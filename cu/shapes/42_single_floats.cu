@@ -2,10 +2,10 @@
 //
 // 41 asks in every stage whether rows begin at multiples of 16 bytes and whether the whole tile exists, and computes its addresses
 // anew. With two warps a scheduler nothing hides that: of 1485 x 685 x 363 it took a quarter of the time. Here every thread
-// copies the same few floats of each stage (cp.async of 4 bytes), from pointers that it keeps. What is beyond the last row or column
-// is read from the last one: it goes into sums that nobody stores. Only k is asked for, so that the loop is one straight piece of
-// code, in which copies stand between products. Where k lies along no rows, and all begin at multiples of 16 bytes, a second such loop
-// copies four floats at once.
+// copies the same few floats of each stage (cp.async of 4 bytes), from offsets that it keeps to an address that all threads share. What
+// is beyond the last row or column is read from the last one: it goes into sums that nobody stores. Only k is asked for, so that the
+// loop is one straight piece of code, in which copies stand between products. Where k lies along no rows, and all begin at multiples of
+// 16 bytes, a second such loop copies four floats at once.
 //
 // The first operands of the next stage are read, and its copies waited for, before the last products of this one. A block that has its
 // tile alone stores it warp by warp, without waiting for the others. See docs/notes/42_single_floats.md.
@@ -71,39 +71,46 @@ struct Copies {
     static constexpr int down = THREADS / beside, across = K_MAJOR ? 1 : places / beside;    // of as many rows
     static constexpr int count = places * BK < THREADS ? 1 : places * BK / THREADS;
     static_assert(BK == 8 && THREADS % beside == 0 && (count == 1 || places * BK % THREADS == 0), "a place is left out");
-    const float* from[count];
-    long long step;
+    const char* stage;  // where the next one begins: one addition for all copies
+    const long long step;
+    unsigned from[count];  // bytes from there
     int k;
     int floats[across];  // of a unit, that exist
 
     // `first` is where the operand's rows or columns of the tile begin, of which `extent` exist, at the first of the block's k.
-    __device__ Copies(const float* first, int ld, int extent) : step(K_MAJOR ? BK : (long long)BK * ld)
+    __device__ Copies(const float* first, int ld, int extent) : stage((const char*)first), step(4 * (K_MAJOR ? BK : (long long)BK * ld))
     {
         const int x = threadIdx.x % beside * each, y = threadIdx.x / beside;
         k = K_MAJOR ? x : y;
         #pragma unroll
         for (int i = 0; i < count; ++i) {
             const int right = x + i % across * beside * each;
-            from[i] = K_MAJOR ? first + (long long)min(y + i * down, extent - 1) * ld + x
-                              : first + (long long)(y + i / across * down) * ld + (each > 1 ? right : min(right, extent - 1));
+            from[i] = 4 * (K_MAJOR ? (unsigned)min(y + i * down, extent - 1) * ld + x
+                                   : (unsigned)(y + i / across * down) * ld + (each > 1 ? right : min(right, extent - 1)));
             floats[i % across] = min(max(extent - right, 0), each);
         }
     }
 
-    // Start copying those from `begin` to `end` of the `count`, of a stage that has `left` k.
-    __device__ void copy(Tile<EXTENT, K_MAJOR>& tile, int left, int begin, int end)
+    // Start copying the next stage, which has `left` k. All at once: ptxas puts three loads that do nothing before each group of copies.
+    __device__ void copy(Tile<EXTENT, K_MAJOR>& tile, int left)
     {
         const int x = threadIdx.x % beside * each, y = threadIdx.x / beside;
         #pragma unroll
-        for (int i = begin; i < end; ++i) {
+        for (int i = 0; i < count; ++i) {
             const int m = i / across * down;
-            if (K_MAJOR) cp_async4(&tile.at[x][y + i * down], from[i], k < left);
-            else if (each == 1) cp_async4(&tile.at[y + m][x + i % across * beside], from[i], k + m < left);
+            const auto source = (const float*)(stage + from[i]);
+            if (K_MAJOR) cp_async4(&tile.at[x][y + i * down], source, k < left);
+            else if (each == 1) cp_async4(&tile.at[y + m][x + i % across * beside], source, k + m < left);
             else if (places * BK >= THREADS || y < BK)
-                cp_async16_first(&tile.at[y + m][x + i % across * beside * 4], from[i], k + m < left ? 4 * floats[i % across] : 0);
-            from[i] += step;
+                cp_async16_first(&tile.at[y + m][x + i % across * beside * 4], source, k + m < left ? 4 * floats[i % across] : 0);
         }
+        stage += step;
     }
+};
+
+struct Stage {
+    Tile<BM, !TRANSA> a;
+    Tile<BN, TRANSB> b;
 };
 
 // Where a thread's first output is in the tile, and its warp's.
@@ -118,55 +125,99 @@ __device__ inline Place place_of(int thread)
     return {warp_m + (LANES_M == 8 ? of_eight : of_four) * 4, warp_n + (LANES_M == 8 ? of_four : of_eight) * 4, warp_m, warp_n};
 }
 
+// Read a thread's fragments of one k. (m, n) is its first output.
+__device__ inline void read(const Stage& stage, int k, int m, int n, float (&a)[8], float (&b)[TN])
+{
+    #pragma unroll
+    for (int i = 0; i < 8; i += 4) *(float4*)&a[i] = *(const float4*)&stage.a.at[k][m + i * LANES_M];
+    #pragma unroll
+    for (int j = 0; j < TN; j += 4) *(float4*)&b[j] = *(const float4*)&stage.b.at[k][n + j * LANES_N];
+}
+
+// Add the products of one k.
+__device__ inline void multiply_one(const float (&a)[8], const float (&b)[TN], float (&sum)[8][TN])
+{
+    #pragma unroll
+    for (int i = 0; i < 8; ++i)
+        #pragma unroll
+        for (int j = 0; j < TN; ++j) {
+            const int at = i % 2 ? TN - 1 - j : j;  // back and forth: b[at] is used again
+            sum[i][at] += a[i] * b[at];
+        }
+}
+
+// Start copying a stage that spans 4 GB or more: offsets of 32 bits would not do, and nobody keeps longer ones.
+template <int EXTENT, bool K_MAJOR>
+__device__ inline void copy_far(Tile<EXTENT, K_MAJOR>& tile, const float* first, int ld, int extent, int left)
+{
+    #pragma unroll 1
+    for (int i = threadIdx.x; i < EXTENT * BK; i += THREADS) {
+        const int k = K_MAJOR ? i % BK : i / EXTENT, x = K_MAJOR ? i / BK : i % EXTENT;
+        cp_async4(&tile.at[k][x], first + (K_MAJOR ? x * (long long)ld + k : k * (long long)ld + x), k < left && x < extent);
+    }
+}
+
+// Add the products of `left` k to `sum`, as `multiply`, one stage after the other.
+__device__ inline void multiply_far(float* memory, const float* a_first, int lda, int rows, const float* b_first, int ldb, int columns,
+                                    int left, int m, int n, float (&sum)[8][TN])
+{
+    Stage& stage = *(Stage*)memory;
+    for (; left > 0; left -= BK) {
+        copy_far(stage.a, a_first, lda, rows, left);
+        copy_far(stage.b, b_first, ldb, columns, left);
+        a_first += TRANSA ? BK * (long long)lda : BK;
+        b_first += TRANSB ? BK : BK * (long long)ldb;
+        cp_async_commit_group();
+        cp_async_wait_group<0>();
+        __syncthreads();  // everyone's copies have landed
+        #pragma unroll 1
+        for (int k = 0; k < BK; ++k) {
+            float a[8], b[TN];
+            read(stage, k, m, n, a, b);
+            multiply_one(a, b, sum);
+        }
+        __syncthreads();  // everyone has read them
+    }
+}
+
 // Add the products of `left` k to `sum`. `a_first` and `b_first` are where the tile's rows of A and columns of B begin, of which `rows`
 // and `columns` exist. (m, n) is the thread's first output. Without WIDE the operands may begin anywhere.
 template <bool WIDE>
 __device__ inline void multiply(float* memory, const float* a_first, int lda, int rows, const float* b_first, int ldb, int columns,
                                 int left, int m, int n, float (&sum)[8][TN])
 {
-    const auto As = (Tile<BM, !TRANSA>*)memory;
-    const auto Bs = (Tile<BN, TRANSB>*)(As + STAGES);
+    // Stages lie one after the other, each with both tiles, so that one offset leads to all of a stage.
+    constexpr int bytes = sizeof(Stage);
+    const auto stage_at = [&](int offset) -> Stage& { return *(Stage*)((char*)memory + offset); };
     Copies<BM, !TRANSA, WIDE> of_a(a_first, lda, rows);
     Copies<BN, TRANSB, WIDE> of_b(b_first, ldb, columns);
     #pragma unroll
-    for (int stage = 0; stage < STAGES - 1; ++stage) {
-        of_a.copy(As[stage], left - stage * BK, 0, of_a.count);
-        of_b.copy(Bs[stage], left - stage * BK, 0, of_b.count);
+    for (int i = 0; i < STAGES - 1; ++i) {
+        of_a.copy(stage_at(i * bytes).a, left - i * BK);
+        of_b.copy(stage_at(i * bytes).b, left - i * BK);
         cp_async_commit_group();
     }
     float a[2][8], b[2][TN];  // fragments of one k, and of the next
-    const auto read = [&](int stage, int k) {
-        #pragma unroll
-        for (int i = 0; i < 8; i += 4) *(float4*)&a[k % 2][i] = *(const float4*)&As[stage].at[k][m + i * LANES_M];
-        #pragma unroll
-        for (int j = 0; j < TN; j += 4) *(float4*)&b[k % 2][j] = *(const float4*)&Bs[stage].at[k][n + j * LANES_N];
-    };
     cp_async_wait_group<STAGES - 2>();
     __syncthreads();  // all copies of the first stage have landed
-    read(0, 0);
-    int now = 0, free = STAGES - 1;
+    read(stage_at(0), 0, m, n, a[0], b[0]);
+    int now = 0, free = (STAGES - 1) * bytes;
     #pragma unroll 1
     for (; left > 0; left -= BK) {
-        const int next = now + 1 == STAGES ? 0 : now + 1, beyond = left - (STAGES - 1) * BK;
+        const int next = now + bytes == STAGES * bytes ? 0 : now + bytes, beyond = left - (STAGES - 1) * BK;
         #pragma unroll  // the index of a fragment must be a constant: registers cannot be indexed
         for (int k = 0; k < BK; ++k) {
             if (k + 1 < BK) {
-                read(now, k + 1);
-                of_a.copy(As[free], beyond, of_a.count * k / (BK - 1), of_a.count * (k + 1) / (BK - 1));
-                of_b.copy(Bs[free], beyond, of_b.count * k / (BK - 1), of_b.count * (k + 1) / (BK - 1));
+                read(stage_at(now), k + 1, m, n, a[(k + 1) % 2], b[(k + 1) % 2]);
+                if (k == 1) of_a.copy(stage_at(free).a, beyond);
+                if (k == 3) of_b.copy(stage_at(free).b, beyond);
             } else {
                 cp_async_commit_group();
                 cp_async_wait_group<STAGES - 2>();
                 __syncthreads();  // everyone's copies of the next stage have landed, and this one has been read
-                read(next, 0);    // after the last stage: zeros, which nobody multiplies
+                read(stage_at(next), 0, m, n, a[0], b[0]);  // after the last stage: zeros, which nobody multiplies
             }
-            #pragma unroll
-            for (int i = 0; i < 8; ++i)
-                #pragma unroll
-                for (int j = 0; j < TN; ++j) {
-                    const int at = i % 2 ? TN - 1 - j : j;  // back and forth: b[at] is used again
-                    sum[i][at] += a[k % 2][i] * b[k % 2][at];
-                }
+            multiply_one(a[k % 2], b[k % 2], sum);
         }
         free = now, now = next;
     }
@@ -195,7 +246,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, LEAST_BLOCKS)
     float sum[8][TN] = {};
 
     wait_for_prerequisites();
-    if (OUTPUTS == 32 && TRANSA && !TRANSB && aligned16(A, lda) && aligned16(B, ldb))
+    const bool near = max((TRANSA ? BK : BM) * (long long)lda, (TRANSB ? BN : BK) * (long long)ldb) < 1 << 30;
+    if (!near)
+        multiply_far(memory, a_first, lda, M - row, b_first, ldb, N - col, left, own.m, own.n, sum);
+    else if (OUTPUTS == 32 && TRANSA && !TRANSB && aligned16(A, lda) && aligned16(B, ldb))
         multiply<true>(memory, a_first, lda, M - row, b_first, ldb, N - col, left, own.m, own.n, sum);
     else
         multiply<false>(memory, a_first, lda, M - row, b_first, ldb, N - col, left, own.m, own.n, sum);
