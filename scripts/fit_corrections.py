@@ -158,9 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("results", nargs="+", type=Path, help="records of draws")
     parser.add_argument("--mapped", nargs="+", type=Path, default=[], help="older ones, as of fit_model.py")
+    parser.add_argument("--before", **fit_model.BEFORE)
     parser.add_argument("--write", action="store_true", help="write corrections.npz")
     given = parser.parse_args(arguments)
-    times = fit_model.times(given.results, fit_model.candidates(), given.mapped)
+    times = fit_model.times(given.results, fit_model.candidates(), given.mapped, given.before)
     cells, written = [], dict[str, Any]()
     for name, dtypes in TYPES.items():
         sample = sampled(times, dtypes)

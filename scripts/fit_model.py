@@ -85,6 +85,16 @@ class Time:
     batch: int = 1
 
 
+# The option of this script and of fit_corrections.py.
+BEFORE: dict[str, Any] = {
+    "nargs": "+",
+    "action": "append",
+    "default": [],
+    "metavar": ("KERNEL", "FILE"),
+    "help": "records from before a kernel changed: its times in them are left out",
+}
+
+
 def key_of(dtype: str, kernel: str, params: Mapping[str, int]) -> Key:
     """Return what tells a candidate from others, whatever the layout it is compiled for."""
     own = {name: value for name, value in params.items() if name not in LAYOUT}
@@ -106,12 +116,22 @@ def candidates() -> dict[Key, Candidate]:
     return {key_of(c.dtype.name, c.variant.kernel.name, c.variant.params): c for some in both for c in some}
 
 
-def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequence[Path] = ()) -> list[Time]:
+def times(
+    paths: Sequence[Path],
+    known: Mapping[Key, Candidate],
+    mapped: Sequence[Path] = (),
+    before: Sequence[Sequence[str]] = (),
+) -> list[Time]:
     """Return the times of candidates in records of benchmarks/shapes.py and benchmarks/batches.py.
 
-    Of the files `mapped` only draws count whose operands both have tensor maps. Raises UsageError if a file
-    is another kind of record, or if there are none in any of them.
+    Of the files `mapped` only draws count whose operands both have tensor maps. Each of `before` is a kernel
+    and files whose times of it are of another version of its code, and are left out. Raises UsageError if a
+    file is another kind of record, if it is none of those read, or if there are no times in any of them.
     """
+    older = {(kernel, Path(name)) for kernel, *names in before for name in names}
+    for kernel, path in sorted(older):
+        if path not in {*paths, *mapped}:
+            raise UsageError(f"of {kernel} times are left out of a record that is not read", where=str(path))
     found = []
     variants: dict[tuple[Key, str], Variant] = {}
     for number, path in enumerate([*paths, *mapped]):
@@ -129,6 +149,8 @@ def times(paths: Sequence[Path], known: Mapping[Key, Candidate], mapped: Sequenc
             if pitches.unmapped and number >= len(paths):
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
+                if (one["kernel"], path) in older:
+                    continue
                 params = {**defaults(one["kernel"]), **one["params"]}
                 # Of 3xtf32 and the like it may be a kernel of another type.
                 key = key_of(kernel_of(one["kernel"]).dtype, one["kernel"], params)
@@ -350,6 +372,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, help="records of benchmarks/shapes.py --regret")
     parser.add_argument("--mapped", nargs="+", type=Path, default=[], help="older records")
+    parser.add_argument("--before", **BEFORE)
     parser.add_argument("--test", type=float, default=0.3, help="share of the draws that only test (0.3)")
     parser.add_argument("--seed", type=int, default=1, help="of the division (1)")
     parser.add_argument("--kernels", nargs="+", default=[], metavar="NAME", help="fit these alone (all)")
@@ -358,7 +381,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not 0 < given.test < 1:
         parser.error("--test is a share between 0 and 1")
     known, table = candidates(), shipped_table.contents()
-    fit, test = parted(times(given.files, known, given.mapped), given.test, given.seed)
+    fit, test = parted(times(given.files, known, given.mapped, given.before), given.test, given.seed)
     if not fit or not test:
         raise UsageError("too few draws to fit some and test others", hint="more draws, or another --test")
     alone = {key: one for key, one in known.items() if one.variant.kernel.name in given.kernels}

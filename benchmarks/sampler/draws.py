@@ -21,6 +21,7 @@ from harness.problems.gemm import GEMMS, Gemm
 MOST_WORK = 2**39  # multiply-adds
 MOST_BYTES = 3 << 30  # of A and B together, and of C
 _LEAST, _MOST = 16, 16384
+LEAST_WORK = _LEAST**3
 _UNITS = (16, 32, 64, 128)  # of which sizes that are not ragged are multiples
 _TMA_BYTES = 16  # an operand whose pitch is no multiple of this has no tensor map
 
@@ -103,17 +104,19 @@ class Draw:
         return self.form, kind, self.layout, self.pitch
 
 
-def draws(dtype: str, count: int, seed: int, most: int = 0) -> list[Draw]:
+def draws(dtype: str, count: int, seed: int, most: int = 0, madds: int = MOST_WORK) -> list[Draw]:
     """Return `count` draws of an element type (a key of `GEMMS`); the same seed gives the same draws.
 
-    With `most` they are those with at most so many rows or columns.
+    With `most` they are those with at most so many rows or columns, with `madds` those of at most so many
+    multiply-adds.
     """
     rng = random.Random(f"{seed} {dtype}")
     found: list[Draw] = []
     while len(found) < count:
         drawn = _model(rng, dtype) if rng.random() < 0.25 else _random(rng, dtype)
         for problem, origin, ragged in drawn:
-            if not most or min(problem.M, problem.N) <= most:
+            thin = not most or min(problem.M, problem.N) <= most
+            if thin and problem.M * problem.N * problem.K <= madds:
                 found.append(Draw(index=len(found), problem=problem, origin=origin, ragged=ragged))
     return found
 

@@ -55,6 +55,17 @@ def test_only_thin_draws() -> None:
     assert [d.problem.M for d in draws("bf16", 30, 1)] != [d.problem.M for d in draws("fp16", 30, 1)]
 
 
+def test_only_draws_of_little_work() -> None:
+    def work(problem: Gemm) -> int:
+        return problem.M * problem.N * problem.K
+
+    small = [d.problem for d in draws("fp32", 400, 3) if work(d.problem) <= 10**8]
+    found = draws("fp32", len(small), 3, madds=10**8)
+    assert 100 < len(small) < 300 and [d.problem for d in found] == small
+    with pytest.raises(SystemExit):
+        shapes.main(["--madds", "4095"])
+
+
 def test_types_take_turns() -> None:
     taken = [draw.problem.dtype.name for draw in shapes.in_turn(["fp32", "bf16"], 50, 1)]
     assert taken == (["fp32"] * 20 + ["bf16"] * 20) * 2 + ["fp32"] * 10 + ["bf16"] * 10
