@@ -27,6 +27,7 @@ import numpy as np
 from fit_model import Time, Vector
 
 from harness.dispatch.model import corrections
+from harness.dispatch.model.features import described
 from harness.results.tables import plain_table
 from harness.support import files
 
@@ -94,7 +95,7 @@ def sampled(times: Sequence[Time], dtypes: Sequence[str]) -> Sample:
         for time, cycles in zip(some, fit_model.all_predicted(known[key], some), strict=True):
             one = replace(known[key], variant=time.variant, dram=time.dram)
             about = {"layout": time.layout, "pitches": time.pitches, "cycles": cycles}
-            rows.append(corrections.described(one, (*time.shape, time.sms), **about))
+            rows.append(described(one, (*time.shape, time.sms), **about))
             draws.append(numbers.setdefault(time.draw, len(numbers)))
             modelled.append(cycles)
             measured.append(time.cycles)

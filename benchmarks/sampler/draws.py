@@ -116,7 +116,7 @@ def draws(dtype: str, count: int, seed: int, most: int = 0, madds: int = MOST_WO
         drawn = _model(rng, dtype) if rng.random() < 0.25 else _random(rng, dtype)
         for problem, origin, ragged in drawn:
             thin = not most or min(problem.M, problem.N) <= most
-            if thin and problem.M * problem.N * problem.K <= madds:
+            if thin and madds >= problem.M * problem.N * problem.K:
                 found.append(Draw(index=len(found), problem=problem, origin=origin, ragged=ragged))
     return found
 

@@ -13,7 +13,8 @@ import pytest
 
 from harness.dispatch import choose
 from harness.dispatch.model import corrections, cost
-from harness.dispatch.model.corrections import FEATURES, Forest
+from harness.dispatch.model.corrections import Forest
+from harness.dispatch.model.features import FEATURES, described
 from harness.dispatch.model.traffic import ALIGNED, DRAM_BYTES, Pitches
 from harness.errors import UsageError
 from harness.kernels.epilogue import PLAIN
@@ -69,7 +70,7 @@ def test_every_candidate_can_be_described(dtype: str, pitches: Pitches) -> None:
         found = cost.ranked(able, shape, layout=layout, pitches=pitches)
         assert len(found) > 20
         for one, cycles in found:
-            row = corrections.described(one, shape, layout=layout, pitches=pitches, cycles=cycles)
+            row = described(one, shape, layout=layout, pitches=pitches, cycles=cycles)
             assert len(row) == len(FEATURES) and np.isfinite(row).all(), (one.variant.label, shape)
 
 

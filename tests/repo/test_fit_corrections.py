@@ -18,7 +18,8 @@ import fit_model
 from fit_corrections import Sample
 
 from harness.dispatch.model import corrections
-from harness.dispatch.model.corrections import FEATURES, Forest
+from harness.dispatch.model.corrections import Forest
+from harness.dispatch.model.features import FEATURES
 from shared.places import ROOT
 
 RECORDS = ROOT / "records" / "h200" / "benchmarks"

@@ -23,6 +23,7 @@ from harness.dispatch.model.cost import Candidate
 from harness.dispatch.model.traffic import Pitches
 from harness.errors import UsageError
 from harness.results import record
+from shared.places import ROOT
 
 CLOCK, SMS, NOISE = 1_980_000_000, 132, 0.03
 
@@ -266,6 +267,18 @@ def test_what_was_chosen_is_a_time_too(truth: Mapping[Key, Candidate], tmp_path:
     assert len(found) == listed + 3 and len(more) == 3
     assert len(times(f"{label} + {label}", {"matmul": 1e-5})) == listed
     assert len(times(label, {"harness": 1e-5})) == listed
+
+
+def test_times_from_before_a_kernel_changed_are_left_out() -> None:
+    folder = ROOT / "records" / "h200" / "benchmarks"
+    path, other = folder / "regret-36.json.gz", folder / "regret-35.json.gz"
+    known, name = fit_model.candidates(), "42_single_floats"
+    everything = fit_model.times([path], known)
+    rest = fit_model.times([path], known, before=[[name, str(path)]])
+    assert rest == [time for time in everything if time.key[1] != name]
+    assert 0 < len(rest) < len(everything)
+    with pytest.raises(UsageError, match=f"of {name} times are left out of a record that is not read"):
+        fit_model.times([path], known, before=[[name, str(path), str(other)]])
 
 
 def test_the_shipped_table_is_as_it_is_written() -> None:

@@ -3,13 +3,13 @@
 The constants of a candidate cannot tell everything that a product's shape does to it. ``corrections.npz``
 beside this file holds, for kernels of a type, trees that were boosted (T. Chen and C. Guestrin, XGBoost,
 KDD 2016) on the logarithm of measured over modelled cycles, by scripts/fit_corrections.py with LightGBM.
-`FEATURES` says what they ask. Their sum corrects the cycles of the candidates that the model takes for the
-fastest; of the others it would change no choice.
+`features.FEATURES` says what they ask. Their sum corrects the cycles of the candidates that the model takes
+for the fastest; of the others it would change no choice.
 
 They hold for a single product on GPUs like those on which the times were taken: sm_90a with 132
 multiprocessors, and DRAM between the slowest and the fastest of theirs. Elsewhere the model is all there is.
-They belong to the constants in ``table.json``: a file that was fitted to others is refused, because its
-corrections would be those of other errors.
+They belong to the constants in ``table.json`` and to the features: a file that was fitted to others is
+refused, because its corrections would be those of other errors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.dispatch import shipped_table
-from harness.dispatch.model import cost, traffic
+from harness.dispatch.model import cost
 from harness.dispatch.model.cost import Candidate
+from harness.dispatch.model.features import FEATURES, described
 from harness.dispatch.model.traffic import Pitches
 from harness.errors import UsageError
 
@@ -42,18 +42,6 @@ _ABOUT = 1.02  # by which the DRAM of GPUs of one kind may differ
 MOST = 32
 # Types whose kernels differ in one instruction's type have the same trees.
 _ALIKE = {"bf16": "16 bits", "fp16": "16 bits"}
-_PARAMETERS = (
-    *("STAGES", "CLUSTER", "ALONG_N", "SPLIT", "SHARE", "ACROSS", "BLOCKS", "WARPS_M", "FEW", "ROWS"),
-    *("OUTPUTS", "BK", "TURN", "SLICES", "GROUP"),
-)
-_CONSTANTS = ("resident", "start", "step")  # which tell candidates apart that differ in little
-FEATURES = (
-    *("rung", "log2 M", "log2 N", "log2 K", "tile rows", "tile columns", *_PARAMETERS, *_CONSTANTS),
-    *("filled rows", "filled columns", "log2 steps", "tiles of an SM", "tiles / SMs", "sharing"),
-    *("log2 cycles", "log2 cycles / waiting", "A transposed", "B transposed", "A unmapped", "B unmapped"),
-    *("copies transposed", "copies", "straddled", "uneven", "rest of K"),
-    *("A MiB", "B MiB", "C MiB", "DRAM bytes a cycle"),
-)
 
 
 @dataclass(frozen=True)
@@ -79,34 +67,6 @@ class Forest:
             lower = rows[lines, self.feature[at]] <= self.threshold[at]
             at = np.where(lower, self.left[at], self.right[at])
         return np.asarray(self.value[at].sum(axis=1, dtype=np.float64))
-
-
-def described(
-    one: Candidate,
-    shape: tuple[int, int, int, int],
-    *,
-    layout: str,
-    pitches: Pitches,
-    cycles: float,
-) -> list[float]:
-    """Return the `FEATURES` of a candidate with its modelled `cycles` for M, N, K and so many SMs."""
-    (M, N, K, sms), params, size = shape, one.variant.params, one.dtype.itemsize / 2**20
-    rows, columns = one.variant.tile
-    steps, tiles, shared = one.turns(*shape)
-    waiting = traffic.compulsory(M, N, K, dtype=one.dtype, sms=sms, dram=one.dram)
-    numbers = [math.log2(M), math.log2(N), math.log2(max(1, K)), rows, columns]
-    numbers += [params.get(name, 0) for name in _PARAMETERS]
-    numbers += [getattr(one, name) for name in _CONSTANTS]
-    numbers += [M / (math.ceil(M / rows) * rows), N / (math.ceil(N / columns) * columns)]
-    numbers += [math.log2(max(1, steps)), tiles, one.count(M, N) / sms, shared]
-    numbers += [math.log2(cycles), math.log2(cycles / waiting), layout[0] == "T", layout[1] == "T"]
-    flips = traffic.unread(one.variant, layout)
-    left = traffic.boxed(one.variant, "".join(x for x in pitches.unmapped if x not in flips))
-    moved = traffic.copied(one.variant, M, N, K, sms=sms, unmapped=left, dram=one.dram)
-    numbers += ["A" in pitches.unmapped, "B" in pitches.unmapped, len(flips), len(moved)]
-    numbers += [pitches.straddled, pitches.uneven, K % 64]
-    numbers += [M * K * size, K * N * size, M * N * size, one.dram]
-    return [float(one.variant.kernel.path.stem[:2]), *map(float, numbers)]
 
 
 def ranked(
@@ -157,13 +117,17 @@ def shipped() -> Mapping[str, Forest]:
     with np.load(FILE) as arrays:
         if str(arrays["constants"]) != constants():
             hint = "python scripts/fit_corrections.py, with the records that the constants were fitted to"
-            raise UsageError("corrections of other constants than table.json has", where=str(FILE), hint=hint)
+            raise UsageError(
+                "corrections of other constants than table.json has, or of other features",
+                where=str(FILE),
+                hint=hint,
+            )
         return {name: unpacked(arrays, name) for name in arrays["types"].tolist()}
 
 
 def constants() -> str:
-    """Return the SHA-256 of the candidates in ``table.json``, whose errors the corrections are of."""
-    text = json.dumps(shipped_table.contents()["candidates"], sort_keys=True)
+    """Return the SHA-256 of what corrections belong to: the candidates in ``table.json``, and `FEATURES`."""
+    text = json.dumps([shipped_table.contents()["candidates"], FEATURES], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -166,6 +166,13 @@ class Candidate:
         clusters = math.ceil(M / (rows * down)) * math.ceil(N / (columns * (cluster // down)))
         return clusters * cluster * self.batch
 
+    def parts(self, M: int, N: int, K: int, sms: int) -> int:
+        """Return how many blocks, or clusters of SPLIT, share a tile if they are to fill the SMs; else 1."""
+        if self.shares != "fill":
+            return 1
+        most = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (self.count(M, N) * self.split)
+        return max(1, min(_MOST_PARTS, K // (_LEAST_K * self.split), most))
+
     def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, float]:
         """Return the steps and the tiles of the busiest SM, and how often `sharing` is to be added."""
         cluster, tiles = self.variant.params.get("CLUSTER", 1), self.count(M, N)
@@ -193,8 +200,7 @@ class Candidate:
             rounds = math.ceil(tiles / (sms // sharers))
             return rounds * math.ceil(steps / sharers), rounds, sharers > 1
         if self.shares == "fill":
-            most = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (tiles * self.split)
-            parts = max(1, min(_MOST_PARTS, K // (_LEAST_K * self.split), most))
+            parts = self.parts(M, N, K, sms)
             rounds, rest = divmod(tiles * self.split * parts, sms * self.resident)
             count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / sms)
             return count * math.ceil(steps / parts), count, parts > 1
