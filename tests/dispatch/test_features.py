@@ -53,7 +53,7 @@ def test_blocks_and_waves() -> None:
 
 
 def test_shared_tiles() -> None:
-    """Of two tiles, with room for 528 blocks: a cluster of 4 takes a k of 512 or more, 8 clusters are most."""
+    """Of two tiles, with room for 528 blocks: a cluster of 4 takes a k of 512 or more, 8 are most."""
     one = candidate(BM=64, BN=64, BLOCKS=4, SPLIT=4)
     assert one.parts(64, 128, 8192, 132) == 8 and one.parts(64, 128, 1024, 132) == 2
     assert one.parts(4096, 4096, 8192, 132) == 1  # no room

@@ -1,0 +1,80 @@
+"""Tests of rung 42 where a tile spans 4 GB in memory, more than its offsets of 32 bits reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import compile_kernel
+from harness.bench.emulation import Options, row
+from harness.bench.row import OK, Measurement
+from harness.kernels import catalog
+from harness.launch.builds import Built
+from harness.problems import checks
+from harness.problems.registry import resolve
+
+RUNG = catalog.kernel("42_single_floats")
+NEAR = "(long long)ldb) < 1 << 30;"
+PARAMETERS = {"BM": 32, "BN": 64, "WARPS_M": 1}
+
+
+def launched(folder: Path, edits: dict[str, str], axes: dict[str, int]) -> Measurement:
+    """Run the rung in the emulator, with its text edited."""
+    text = RUNG.source
+    for old, new in edits.items():
+        assert text.count(old) == 1, f"{RUNG.path.name} has changed: {old}"
+        text = text.replace(old, new)
+    path = folder / RUNG.path.name
+    path.write_text(text, encoding="utf-8")
+    layout = {"TRANSA": axes.get("transa", 0), "TRANSB": axes.get("transb", 0)}
+    variant = catalog.kernel(str(path)).variant(**PARAMETERS, **layout)
+    built = Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
+    problem = checks.instance(resolve(variant.kernel), axes)
+    return row(built, problem, *checks.data(problem, 1), Options())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transb", [0, 1])
+@pytest.mark.parametrize("transa", [0, 1])
+def test_all_layouts_if_every_tile_is_far(tmp_path: Path, transa: int, transb: int) -> None:
+    axes = {"M": 70, "N": 67, "K": 53, "transa": transa, "transb": transb}
+    found = launched(tmp_path, {NEAR: "(long long)ldb) < 0;"}, axes)
+    assert found.status == OK, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("k < left && x < extent", "x < extent"),
+        ("k < left && x < extent", "k < left"),
+        ("        __syncthreads();  // everyone has read them\n", ""),
+        ("        __syncthreads();  // everyone's copies have landed\n", ""),
+        (
+            "        cp_async_wait_group<0>();\n        __syncthreads();  // everyone's",
+            "        __syncthreads();  // everyone's",
+        ),
+        ("b_first += TRANSB ? BK : BK * (long long)ldb", "b_first += TRANSB ? BK : BK"),
+    ],
+    ids=[
+        "k beyond the end",
+        "rows beyond the edge",
+        "stage overwritten",
+        "stage of others",
+        "not waited for",
+        "b stays",
+    ],
+)
+def test_faults_planted_in_far_tiles_are_found(tmp_path: Path, old: str, new: str) -> None:
+    edits = {NEAR: "(long long)ldb) < 0;", old: new}
+    assert launched(tmp_path, edits, {"M": 70, "N": 67, "K": 53}).status != OK
+
+
+@pytest.mark.slow
+def test_a_row_of_64_mb(tmp_path: Path) -> None:
+    """32 rows of 2^25 floats span 4 GB; of these there are three, which fit into memory."""
+    found = launched(tmp_path, {}, {"M": 3, "N": 5, "K": 20, "lda": 2**25})
+    assert found.status == OK, found
+    edits = {"copy_far(stage.a, a_first, lda, rows, left);": ""}
+    assert launched(tmp_path, edits, {"M": 3, "N": 5, "K": 20, "lda": 2**25}).status != OK, "it was not far"
