@@ -127,7 +127,7 @@ def test_what_has_no_image(fake: FakeDriver, gpu: Context) -> None:
     assert image(a, b, across, **PLAIN) is None
     with pytest.raises(UsageError, match="a's columns"):
         image(a, a, square, **PLAIN)
-    divided = operands(gpu, 2049, 2049, 64)
+    divided = operands(gpu, 2049, 2049, 1024)
     before = len(fake.launches)
     harness.matmul(*divided)
     assert len(fake.launches) - before > 1 and image(*divided, **PLAIN) is None

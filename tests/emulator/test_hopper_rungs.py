@@ -26,6 +26,7 @@ SHAPES: list[Axes] = [
 ]
 DRAWN = 10
 FEW = 6
+EARLY = 12  # of each half
 
 
 def check(which: str, axes: Axes, schedule: str = "lockstep") -> None:
@@ -61,8 +62,20 @@ def test_some_rungs_at_drawn_shapes() -> None:
         check(which, drawn(which, draw))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", VARIANTS)
-def test_every_rung_with_operations_that_land_at_once(which: str) -> None:
+def at_once(which: str) -> None:
     """In the tiles of 40, of four rows and sixteen columns, the whole shape would be thousands of warps."""
     check(which, {"M": 9, "N": 40, "K": 104} if which == "40" else SMALL, "early")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("which", VARIANTS)
+def test_every_rung_with_operations_that_land_at_once(which: str) -> None:
+    at_once(which)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [0, 1])
+def test_some_rungs_with_operations_that_land_at_once(half: int) -> None:
+    """Other ones in each run, a half of them in each of two tests: so that both workers have some."""
+    for which in random.SystemRandom().sample(sorted(VARIANTS)[half::2], EARLY):
+        at_once(which)
