@@ -553,7 +553,7 @@ FAULTS = [
         ("the first operands are those of this stage", "read(stage_at(next), 0,", "read(stage_at(now), 0,"),
         ("sums go where the last stage is still read", "    __syncthreads();      // all copies",
          "// all copies"),
-        ("zeros land among the sums", "    cp_async_wait_group<0>();\n", ""),
+        ("zeros land among the sums", "    cp_async_wait_group<0>();\n}", "}"),
         ("a warp stores what its lanes have not written",
          "        __syncwarp();\n        if ((unsigned long long)C",
          "        if ((unsigned long long)C", TILED),
