@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if kept.get("kind") != "shapes":
             raise UsageError("not a record of this script", where=str(given.json), hint="leave out --resume")
         rows, given.seed = list(kept["rows"]), kept["meta"]["seed"]
+        # Other limits would be other draws under the same numbers.
+        given.most, given.madds = kept["meta"].get("most", 0), kept["meta"].get("madds", MOST_WORK)
     elif given.json:
         record.check_writable(given.json)
     device = Device.open(given.device)

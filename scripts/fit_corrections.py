@@ -3,11 +3,11 @@
     pip install '.[fit]'
     python scripts/fit_corrections.py shapes.json ... [--mapped older.json ...] [--write]
 
-Give it the records that scripts/fit_model.py had, after that has written its constants: the trees learn what
-these leave. Times count the more the nearer they are to the draw's fastest, for only there an error changes a
-choice. The table is of three fits, each to two thirds of the draws, and tested on the others: how much longer
-than the fastest timed candidate the choice takes, by the model alone and corrected. What is written is fitted
-to all of them.
+Give it the records and the `--before` that scripts/fit_model.py had, after that has written its constants:
+the trees learn what these leave. Times count the more the nearer they are to the draw's fastest, for only
+there an error changes a choice. The table is of three fits, each to two thirds of the draws, and tested on
+the others: how much longer than the fastest timed candidate the choice takes, by the model alone and
+corrected. What is written is fitted to all of them.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fit_model import Time, Vector
 
 from harness.dispatch.model import corrections
 from harness.dispatch.model.features import described
+from harness.errors import HarnessError
 from harness.results.tables import plain_table
 from harness.support import files
 
@@ -182,4 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except HarnessError as e:
+        sys.exit(f"error: {e}")

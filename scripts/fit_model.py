@@ -53,6 +53,7 @@ from harness.support import files
 from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
+_WHOSE = "--before KERNEL FILE ...: a kernel's name, and records that are given"
 _PRIOR = 0.5  # weight of today's constants, in rows
 _PRIORS = {"turned_a": 4.0, "turned_b": 4.0}  # of what differs little from 1
 _AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
@@ -85,7 +86,7 @@ class Time:
     batch: int = 1
 
 
-# The option of this script and of fit_corrections.py.
+# --before, of this script and of fit_corrections.py.
 BEFORE: dict[str, Any] = {
     "nargs": "+",
     "action": "append",
@@ -126,12 +127,13 @@ def times(
 
     Of the files `mapped` only draws count whose operands both have tensor maps. Each of `before` is a kernel
     and files whose times of it are of another version of its code, and are left out. Raises UsageError if a
-    file is another kind of record, if it is none of those read, or if there are no times in any of them.
+    file is another kind of record, if one of `before` is not read or has no such times, or if no times are
+    found at all.
     """
     older = {(kernel, Path(name)) for kernel, *names in before for name in names}
-    for kernel, path in sorted(older):
-        if path not in {*paths, *mapped}:
-            raise UsageError(f"of {kernel} times are left out of a record that is not read", where=str(path))
+    left_out = set()
+    if bare := [kernel for kernel, *names in before if not names]:
+        raise UsageError(f"--before {bare[0]} names no record", hint=_WHOSE)
     found = []
     variants: dict[tuple[Key, str], Variant] = {}
     for number, path in enumerate([*paths, *mapped]):
@@ -150,6 +152,7 @@ def times(
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
                 if (one["kernel"], path) in older:
+                    left_out.add((one["kernel"], path))
                     continue
                 params = {**defaults(one["kernel"]), **one["params"]}
                 # Of 3xtf32 and the like it may be a kernel of another type.
@@ -174,6 +177,8 @@ def times(
                             batch=row.get("size", 1),
                         )
                     )
+    for kernel, path in sorted(older - left_out):
+        raise UsageError(f"no times of {kernel} to leave out of this record", where=str(path), hint=_WHOSE)
     if not found:
         raise UsageError("no times of candidates", hint=_HINT)
     return found

@@ -146,7 +146,7 @@ __device__ inline void multiply_one(const float (&a)[8], const float (&b)[TN], f
         }
 }
 
-// Start copying a stage that spans 4 GB or more: offsets of 32 bits would not do, and nobody keeps longer ones.
+// Start copying a stage that spans 4 GB or more: offsets of 32 bits would not do, so addresses are computed anew.
 template <int EXTENT, bool K_MAJOR>
 __device__ inline void copy_far(Tile<EXTENT, K_MAJOR>& tile, const float* first, int ld, int extent, int left)
 {

@@ -294,11 +294,16 @@ def _laid_out(
     dram: float = DRAM_BYTES,
     listed: str = "candidates",
 ) -> tuple[Candidate, ...]:
-    """Return the candidates for an element type, compiled as `laid_out` says, with the epilogue."""
+    """Return the candidates for an element type, compiled as `laid_out` says, with the epilogue.
+
+    Those of 40_skinny_dots that read B's rows alone are left out where B is stored by columns: another one
+    reads them.
+    """
     taken = (c for c in candidates(listed) if cost.takes(dtype, c.variant.kernel))
     able = (c for c in taken if epilogue.serves(c.variant.kernel))
     made = (replace(c, variant=laid_out(c.variant, layout, smaller), dram=dram) for c in able)
-    return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in made)
+    read = (c for c in made if not (c.skinny and c.variant.params.get("TRANSB", 0) > (layout[1] == "T")))
+    return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in read)
 
 
 @functools.cache

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from harness.dispatch import choose
-from harness.dispatch.model import cost
+from harness.dispatch.model import cost, traffic
 from harness.dispatch.model.cost import Candidate
 from harness.dispatch.model.features import FEATURES, described
 from harness.dispatch.model.traffic import ALIGNED, Pitches
+from harness.kernels.dtypes import FP32
 
 
 def candidate(**params: int) -> Candidate:
@@ -45,7 +47,17 @@ def test_blocks_and_waves() -> None:
     assert found["last block"] == pytest.approx(7 / (800 / 132)) and found["blocks at once"] == 5
     assert found["filled rows"] == 1000 / 1024 and found["filled columns"] == 1
     assert (found["k of a step"], found["rest of a step"], found["rest of K"]) == (8, 3, 203 % 64)
+    sizes = [found[name] for name in ("log2 M", "log2 N", "log2 K", "log2 M / N")]
+    assert sizes == [math.log2(1000), math.log2(3200), math.log2(203), math.log2(1000 / 3200)]
+    assert found["A MiB"] == 1000 * 203 / 2**18 and found["B MiB"] == 203 * 3200 / 2**18
+    assert found["C MiB"] == 1000 * 3200 / 2**18 and found["tiles of an SM"] == 10
     assert found["log2 multiply-adds"] == math.log2(1000 * 3200 * 203)
+    assert found["log2 multiply-adds / cycle"] == pytest.approx(math.log2(1000 * 3200 * 203 / 132) - 16)
+    waiting = traffic.compulsory(1000, 3200, 203, dtype=FP32, sms=132)
+    assert found["log2 cycles"] == 16 and found["log2 cycles / waiting"] == pytest.approx(
+        16 - math.log2(waiting)
+    )
+    assert found["DRAM bytes / cycle"] == traffic.DRAM_BYTES
     # A tile reads 128 rows and columns of 203 floats.
     assert found["log2 L2 bytes"] == math.log2(800 * 128 * 203 * 4)
     assert found["log2 L2 bytes / cycle"] == pytest.approx(found["log2 L2 bytes"] - math.log2(132) - 16)
@@ -67,6 +79,9 @@ def test_layout_and_pitches() -> None:
     found = numbers(one, (100, 200, 300), "TN", Pitches(straddled=True, unmapped="B", uneven=True))
     assert (found["A transposed"], found["B transposed"]) == (1, 0)
     assert (found["A unmapped"], found["B unmapped"], found["straddled"], found["uneven"]) == (0, 1, 1, 1)
+    assert found["copies transposed"] == 1 and found["copies"] == 0  # compiled for NN, it would need A turned
+    made = replace(one, variant=choose.laid_out(one.variant, "TN", "A"))
+    assert numbers(made, (100, 200, 300), "TN")["copies transposed"] == 0
 
 
 def test_the_least_product() -> None:

@@ -229,9 +229,18 @@ def test_few_rows_times_a_transposed_matrix_take_a_kernel_for_few() -> None:
             variant = choose.choose(rows, 4096, 4096, **H200, layout="NT", dtype=dtype)
             assert variant.kernel.name == f"40_skinny_dots{suffix}", (dtype, rows)
             assert variant.params["TRANSB"] == variant.params["FEW_ROWS"] == 1
-    variant = choose.choose(4096, 1, 4096, **H200)
-    assert variant.kernel.name == "40_skinny_dots"
-    assert variant.params["FEW_ROWS"] == 0  # A has the many; a column of B is a row of its transpose, too
+        variant = choose.choose(4096, 1, 4096, **H200, dtype=dtype)
+        assert variant.kernel.name == f"40_skinny_dots{suffix}", dtype
+        assert variant.params["TRANSB"] == variant.params["FEW_ROWS"] == 0
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16", "fp16"])
+def test_a_column_is_not_transposed_for_a_kernel_that_reads_rows(dtype: str) -> None:
+    for shape in ((4096, 1, 4096), (300, 3, 500), (1, 700, 600), (2, 4096, 64)):
+        found = choose.ranked(*shape, **H200, dtype=dtype, layout="NN")
+        dots = [variant for variant, _ in found if variant.kernel.name.startswith("40_skinny_dots")]
+        assert all(traffic.unread(variant, "NN") == "" for variant in dots), shape
+        assert dots or shape[1] > 1
 
 
 def test_the_dots_of_a_few_are_not_for_more() -> None:

@@ -56,6 +56,7 @@ def test_all_layouts_if_every_tile_is_far(tmp_path: Path, transa: int, transb: i
             "        __syncthreads();  // everyone's",
         ),
         ("b_first += TRANSB ? BK : BK * (long long)ldb", "b_first += TRANSB ? BK : BK"),
+        ("a_first += TRANSA ? BK * (long long)lda : BK", "a_first += TRANSA ? BK * (long long)lda : 0"),
     ],
     ids=[
         "k beyond the end",
@@ -64,6 +65,7 @@ def test_all_layouts_if_every_tile_is_far(tmp_path: Path, transa: int, transb: i
         "stage of others",
         "not waited for",
         "b stays",
+        "a stays",
     ],
 )
 def test_faults_planted_in_far_tiles_are_found(tmp_path: Path, old: str, new: str) -> None:
@@ -72,9 +74,11 @@ def test_faults_planted_in_far_tiles_are_found(tmp_path: Path, old: str, new: st
 
 
 @pytest.mark.slow
-def test_a_row_of_64_mb(tmp_path: Path) -> None:
-    """32 rows of 2^25 floats span 4 GB; of these there are three, which fit into memory."""
-    found = launched(tmp_path, {}, {"M": 3, "N": 5, "K": 20, "lda": 2**25})
+@pytest.mark.parametrize("pitch", [{"lda": 2**25}, {"ldb": 2**24, "transb": 1}], ids=str)
+def test_rows_so_long_that_a_tile_spans_4_gb(tmp_path: Path, pitch: dict[str, int]) -> None:
+    """32 rows of A, or 64 of B; of these there are three, which fit into memory."""
+    axes = {"M": 3, "N": 3, "K": 20, **pitch}
+    found = launched(tmp_path, {}, axes)
     assert found.status == OK, found
     edits = {"copy_far(stage.a, a_first, lda, rows, left);": ""}
-    assert launched(tmp_path, edits, {"M": 3, "N": 5, "K": 20, "lda": 2**25}).status != OK, "it was not far"
+    assert launched(tmp_path, edits, axes).status != OK, "it was not far"

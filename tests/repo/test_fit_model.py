@@ -277,8 +277,11 @@ def test_times_from_before_a_kernel_changed_are_left_out() -> None:
     rest = fit_model.times([path], known, before=[[name, str(path)]])
     assert rest == [time for time in everything if time.key[1] != name]
     assert 0 < len(rest) < len(everything)
-    with pytest.raises(UsageError, match=f"of {name} times are left out of a record that is not read"):
-        fit_model.times([path], known, before=[[name, str(path), str(other)]])
+    for wrong in ([name, str(path), str(other)], ["42_single_flaots", str(path)]):
+        with pytest.raises(UsageError, match=f"no times of {wrong[0]} to leave out of this record"):
+            fit_model.times([path], known, before=[wrong])
+    with pytest.raises(UsageError, match=f"--before {name} names no record"):
+        fit_model.times([path], known, before=[[name]])
 
 
 def test_the_shipped_table_is_as_it_is_written() -> None:

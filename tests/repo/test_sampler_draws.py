@@ -55,7 +55,7 @@ def test_only_thin_draws() -> None:
     assert [d.problem.M for d in draws("bf16", 30, 1)] != [d.problem.M for d in draws("fp16", 30, 1)]
 
 
-def test_only_draws_of_little_work() -> None:
+def test_only_draws_of_little_work(capsys: pytest.CaptureFixture[str]) -> None:
     def work(problem: Gemm) -> int:
         return problem.M * problem.N * problem.K
 
@@ -64,6 +64,7 @@ def test_only_draws_of_little_work() -> None:
     assert 100 < len(small) < 300 and [d.problem for d in found] == small
     with pytest.raises(SystemExit):
         shapes.main(["--madds", "4095"])
+    assert "--madds N: no product has fewer than 4096 multiply-adds" in capsys.readouterr().err
 
 
 def test_types_take_turns() -> None:

@@ -112,7 +112,7 @@ def holds(sms: int, arch: str, dram: float) -> bool:
 def shipped() -> Mapping[str, Forest]:
     """Return the trees of the kernels of each type, or of "16 bits".
 
-    Raises UsageError if they belong to other constants.
+    Raises UsageError if they belong to other constants or features.
     """
     with np.load(FILE) as arrays:
         if str(arrays["constants"]) != constants():

@@ -2,6 +2,7 @@
 
 Trees ask one number at a time, so that what is a ratio or a product of several is given, too: how well tiles
 fill the last wave of blocks, and how many multiply-adds and bytes there are a cycle of the modelled ones.
+Blocks are those that tiles are for; a persistent kernel launches fewer.
 """
 
 from __future__ import annotations
@@ -69,10 +70,8 @@ def _tiles(one: Candidate, shape: tuple[int, int, int, int]) -> list[float]:
     blocks = tiles * one.split * one.parts(*shape)
     waves, each = blocks / (sms * one.resident), blocks / sms
     filled = [M / (math.ceil(M / rows) * rows), N / (math.ceil(N / columns) * columns)]
-    last = [
-        math.ceil(waves) / waves,
-        math.ceil(each) / each,
-    ]  # by how much the busiest SM has more than the mean
+    # By how much more there would be if the last wave, or the last block of each SM, were whole.
+    last = [math.ceil(waves) / waves, math.ceil(each) / each]
     return [rows, columns, *filled, tiles / sms, math.log2(blocks), waves, *last, min(one.resident, each)]
 
 
@@ -88,9 +87,8 @@ def _rates(one: Candidate, shape: tuple[int, int, int, int], cycles: float) -> l
     M, N, K, sms = shape
     waiting = traffic.compulsory(M, N, K, dtype=one.dtype, sms=sms, dram=one.dram)
     work = math.log2(M * N * max(1, K) / sms / cycles)
-    from_l2 = (
-        one.count(M, N) * sum(one.variant.tile) * max(1, K) * one.dtype.itemsize
-    )  # A and B, by all tiles
+    # Rows of A and columns of B, by all tiles.
+    from_l2 = one.count(M, N) * sum(one.variant.tile) * max(1, K) * one.dtype.itemsize
     stored = M * N * one.dtype.itemsize / sms / cycles
     l2 = [math.log2(from_l2), math.log2(from_l2 / sms / cycles)]
     return [math.log2(cycles), math.log2(cycles / waiting), work, *l2, stored, one.dram]
