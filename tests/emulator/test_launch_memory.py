@@ -106,19 +106,24 @@ def _noting(during: list[bool], run: Any) -> Any:
     return noted
 
 
-@pytest.mark.parametrize("kind", ["plain", "fence", "units"])
-def test_neither_a_kernel_nor_its_launch_leaves_cycles(kind: str) -> None:
-    """Else they would add up where Python does not look for them."""
-    launched(kind)  # so that all modules are imported
-    executable.cache_clear()
+def collected(kind: str) -> int:
+    """Return how many objects a kernel and its launch leave for Python's collector."""
     gc.collect()
     gc.disable()
     try:
         launched(kind)
         executable.cache_clear()
-        assert gc.collect() < FEW
+        return gc.collect()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("kind", ["plain", "fence", "units"])
+def test_neither_a_kernel_nor_its_launch_leaves_cycles(kind: str) -> None:
+    """Else they would add up where Python does not look for them. What another test left may end in one turn."""
+    launched(kind)  # so that all modules are imported
+    executable.cache_clear()
+    assert min(collected(kind) for _ in range(3)) < FEW
 
 
 def test_a_launch_that_is_given_up_keeps_no_results(alive: list[weakref.ref[Launch]]) -> None:
