@@ -302,7 +302,8 @@ def _laid_out(
     taken = (c for c in candidates(listed) if cost.takes(dtype, c.variant.kernel))
     able = (c for c in taken if epilogue.serves(c.variant.kernel))
     made = (replace(c, variant=laid_out(c.variant, layout, smaller), dram=dram) for c in able)
-    read = (c for c in made if not (c.skinny and c.variant.params.get("TRANSB", 0) > (layout[1] == "T")))
+    by_rows = layout[1] == "T"
+    read = (c for c in made if by_rows or not (c.skinny and c.variant.params.get("TRANSB", 0)))
     return tuple(replace(c, variant=epilogue.compiled(c.variant)) for c in read)
 
 

@@ -39,7 +39,7 @@ def test_names_are_told_apart() -> None:
 
 
 def test_blocks_and_waves() -> None:
-    """16 x 50 tiles of 64 x 64, five blocks an SM: 800 of 660 at once are two waves, the last not full."""
+    """Count 16 x 50 tiles of 64 x 64, five blocks an SM: 800 of 660 at once are two waves, one not full."""
     found = numbers(candidate(BM=64, BN=64, BLOCKS=0, SPLIT=1), (1000, 3200, 203))
     assert found["rung"] == 42 and found["tile rows"] == found["tile columns"] == 64
     assert found["tiles / SMs"] == 800 / 132 and found["log2 blocks"] == math.log2(800)
@@ -65,7 +65,7 @@ def test_blocks_and_waves() -> None:
 
 
 def test_shared_tiles() -> None:
-    """Of two tiles, with room for 528 blocks: a cluster of 4 takes a k of 512 or more, 8 are most."""
+    """Two tiles have room for 528 blocks: a cluster of 4 takes a k of 512 or more, 8 of them at most."""
     one = candidate(BM=64, BN=64, BLOCKS=4, SPLIT=4)
     assert one.parts(64, 128, 8192, 132) == 8 and one.parts(64, 128, 1024, 132) == 2
     assert one.parts(4096, 4096, 8192, 132) == 1  # no room

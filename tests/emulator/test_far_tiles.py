@@ -6,20 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from harness import compile_kernel
-from harness.bench.emulation import Options, row
+from harness.bench.emulation import Options
 from harness.bench.row import OK, Measurement
 from harness.kernels import catalog
-from harness.launch.builds import Built
-from harness.problems import checks
-from harness.problems.registry import resolve
+from shared.hopper_rungs import Axes, compiled, launched
 
 RUNG = catalog.kernel("42_single_floats")
 NEAR = "(long long)ldb) < 1 << 30;"
 PARAMETERS = {"BM": 32, "BN": 64, "WARPS_M": 1}
 
 
-def launched(folder: Path, edits: dict[str, str], axes: dict[str, int]) -> Measurement:
+def edited(folder: Path, edits: dict[str, str], axes: Axes) -> Measurement:
     """Run the rung in the emulator, with its text edited."""
     text = RUNG.source
     for old, new in edits.items():
@@ -27,19 +24,16 @@ def launched(folder: Path, edits: dict[str, str], axes: dict[str, int]) -> Measu
         text = text.replace(old, new)
     path = folder / RUNG.path.name
     path.write_text(text, encoding="utf-8")
-    layout = {"TRANSA": axes.get("transa", 0), "TRANSB": axes.get("transb", 0)}
-    variant = catalog.kernel(str(path)).variant(**PARAMETERS, **layout)
-    built = Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
-    problem = checks.instance(resolve(variant.kernel), axes)
-    return row(built, problem, *checks.data(problem, 1), Options())
+    layout = {"TRANSA": int(axes.get("transa", 0)), "TRANSB": int(axes.get("transb", 0))}
+    return launched(compiled(catalog.kernel(str(path)).variant(**PARAMETERS, **layout)), axes, Options())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transb", [0, 1])
 @pytest.mark.parametrize("transa", [0, 1])
 def test_all_layouts_if_every_tile_is_far(tmp_path: Path, transa: int, transb: int) -> None:
-    axes = {"M": 70, "N": 67, "K": 53, "transa": transa, "transb": transb}
-    found = launched(tmp_path, {NEAR: "(long long)ldb) < 0;"}, axes)
+    axes: Axes = {"M": 70, "N": 67, "K": 53, "transa": transa, "transb": transb}
+    found = edited(tmp_path, {NEAR: "(long long)ldb) < 0;"}, axes)
     assert found.status == OK, found
 
 
@@ -70,15 +64,15 @@ def test_all_layouts_if_every_tile_is_far(tmp_path: Path, transa: int, transb: i
 )
 def test_faults_planted_in_far_tiles_are_found(tmp_path: Path, old: str, new: str) -> None:
     edits = {NEAR: "(long long)ldb) < 0;", old: new}
-    assert launched(tmp_path, edits, {"M": 70, "N": 67, "K": 53}).status != OK
+    assert edited(tmp_path, edits, {"M": 70, "N": 67, "K": 53}).status != OK
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pitch", [{"lda": 2**25}, {"ldb": 2**24, "transb": 1}], ids=str)
 def test_rows_so_long_that_a_tile_spans_4_gb(tmp_path: Path, pitch: dict[str, int]) -> None:
-    """32 rows of A, or 64 of B; of these there are three, which fit into memory."""
-    axes = {"M": 3, "N": 3, "K": 20, **pitch}
-    found = launched(tmp_path, {}, axes)
+    """Three rows exist of the 32 of A, or the 64 of B, that a tile has: they fit into memory."""
+    axes: Axes = {"M": 3, "N": 3, "K": 20, **pitch}
+    found = edited(tmp_path, {}, axes)
     assert found.status == OK, found
     edits = {"copy_far(stage.a, a_first, lda, rows, left);": ""}
-    assert launched(tmp_path, edits, axes).status != OK, "it was not far"
+    assert edited(tmp_path, edits, axes).status != OK, "it was not far"

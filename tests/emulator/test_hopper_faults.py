@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import compile_kernel, ladder
-from harness.bench.emulation import Options, row
+from harness import ladder
+from harness.bench.emulation import Options
 from harness.bench.row import OK, Measurement
 from harness.kernels import catalog
-from harness.launch.builds import Built
-from harness.problems import checks
-from harness.problems.registry import resolve
+from shared.hopper_rungs import compiled, launched
 
 RUNGS = {kernel.path.stem: kernel for kernel in ladder()}
 INCLUDE = Path(next(iter(RUNGS.values())).path).parents[1] / "include"
@@ -655,12 +653,9 @@ def planted(fault: Fault, folder: Path) -> Measurement:
     path.write_text(kernel.source, encoding="utf-8")
     text = changed.read_text(encoding="utf-8").replace(fault.old, fault.new)
     (folder / changed.name).write_text(text, encoding="utf-8")
-    variant = catalog.kernel(str(path)).variant(**fault.parameters)
-    built = Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
-    problem = checks.instance(resolve(variant.kernel), fault.axes)
-    inputs, reference = checks.data(problem, 1)
-    found = row(built, problem, inputs, reference, Options())
-    return found if found.status != OK else row(built, problem, inputs, reference, Options(schedule="early"))
+    built = compiled(catalog.kernel(str(path)).variant(**fault.parameters))
+    found = launched(built, fault.axes, Options())
+    return found if found.status != OK else launched(built, fault.axes, Options(schedule="early"))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)

@@ -120,7 +120,7 @@ def collected(kind: str) -> int:
 
 @pytest.mark.parametrize("kind", ["plain", "fence", "units"])
 def test_neither_a_kernel_nor_its_launch_leaves_cycles(kind: str) -> None:
-    """Else they would add up where Python does not look for them. Of other tests some may be left once."""
+    """Python does not look for them, so that they would add up. Other tests leave some: the least counts."""
     launched(kind)  # so that all modules are imported
     executable.cache_clear()
     assert min(collected(kind) for _ in range(3)) < FEW

@@ -8,6 +8,7 @@ from functools import cache
 import harness
 from harness.bench.emulation import Options, row
 from harness.bench.row import Measurement
+from harness.kernels.spec import Variant
 from harness.launch.builds import Built
 from harness.problems import checks
 from harness.problems.registry import resolve
@@ -140,7 +141,11 @@ _TILES = ((2, 3), (3, 2), (1, 5), (5, 1), (8, 1))  # more than four, so that of 
 def built(which: str) -> Built:
     """Return a variant, compiled."""
     name, parameters = VARIANTS[which]
-    variant = harness.kernel(name).variant(**parameters)
+    return compiled(harness.kernel(name).variant(**parameters))
+
+
+def compiled(variant: Variant) -> Built:
+    """Return a variant of any kernel, compiled for Hopper."""
     return Built(variant=variant, cubin=harness.compile_kernel(variant, "sm_90a"), sass=None)
 
 
@@ -176,10 +181,13 @@ def stored(which: str, axes: Axes) -> Axes:
 
 def emulated(which: str, axes: Axes, options: Options | None = None) -> Measurement:
     """Run a variant at a shape, stored in the layout that it reads, with all checks."""
-    one = built(which)
-    problem = checks.instance(resolve(one.variant.kernel), stored(which, axes))
-    inputs, reference = checks.data(problem, 1)
-    return row(one, problem, inputs, reference, options or Options())
+    return launched(built(which), stored(which, axes), options or Options())
+
+
+def launched(one: Built, axes: Axes, options: Options) -> Measurement:
+    """Run a compiled variant at a shape, with all checks."""
+    problem = checks.instance(resolve(one.variant.kernel), axes)
+    return row(one, problem, *checks.data(problem, 1), options)
 
 
 def faults(found: Measurement) -> list[str]:
