@@ -29,7 +29,7 @@ from harness.emulator.blocks.endless import BUDGET
 from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, OutOfTime, UsageError
 from harness.launch.builds import Built, Progress
 from harness.launch.emulated import SMS, Memory, Options, launch
-from harness.launch.further import delayed, explained, further, judged
+from harness.launch.further import explained, further, judged, late
 from harness.problems import checks
 from harness.problems.protocol import (
     Axes,
@@ -53,8 +53,7 @@ __all__ = [
 ]
 
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
-_OTHER = {"lockstep": "warp-serial", "warp-serial": "lockstep", "backward": "lockstep"}
-_OTHER |= {"early": "late", "late": "early", "random": "lockstep", "delayed": "lockstep"}
+_OTHER = {"lockstep": "warp-serial", "early": "late", "late": "early"}  # lockstep for all others
 _MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
 # Peaks of memory, measured at products and copies: of the process, and of each byte of inputs and outputs.
 _PROCESS, _OF_INPUTS, _OF_OUTPUTS = 0.15 * 2**30, 3.2, 16
@@ -160,7 +159,7 @@ def row(
         if options.check and not wrong and not run.findings:
             run, wrong = further(built, problem, inputs, reference, options, memory, run)
             if reference is not None and not wrong and not run.findings:
-                run, wrong = delayed(built, problem, inputs, reference, options, run)
+                run, wrong = late(built, problem, inputs, reference, options, run)
     except OutOfTime as e:
         ended = FAILED if options.strict and run.notices else LATE
         return replace(Measurement.failed_with(built, problem, e, ended), before=verdict, emulation=run)
@@ -189,7 +188,7 @@ def _again(
     built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
 ) -> Iterator[bytes]:
     """Yield the bytes of the outputs of each of the repeats."""
-    swapped = _OTHER[options.schedule]
+    swapped = _OTHER.get(options.schedule, "lockstep")
     for number in range(options.repeats):
         schedule = options.schedule if number % 2 else swapped
         quick = replace(options, schedule=schedule, check=False, count=False, as_compiled=False)

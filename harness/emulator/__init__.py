@@ -123,6 +123,7 @@ def emulate(
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts,
       or ``backward``, in which the last blocks, and of threads that part those further on, run first,
       or ``delayed``, in which strong stores reach other blocks as late as can be,
+      or ``held``, in which strong writes of the first blocks' last warp come when nobody else can go on,
       or ``random``, in an order that is drawn from `seed`;
       of asynchronous operations ``early``, when they land at once, or ``late``, as late as can be
     budget: instructions that a batch of blocks may execute, each counted once for all threads that execute it

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Iterator
 
 from harness.emulator.blocks.control import asynchronous, pace
-from harness.emulator.blocks.delays.stores import waiting
+from harness.emulator.blocks.delays.stores import signal, waiting
 from harness.emulator.blocks.slice import Slice, contended, control_slice, guesses
 from harness.emulator.blocks.straight import Straight, straight
 from harness.emulator.decode import Decoder
@@ -76,6 +76,11 @@ class Executable:
     def slice(self) -> Slice:
         """Return what decides which way the kernel's threads go."""
         return control_slice(self)
+
+    @functools.cached_property
+    def signals(self) -> frozenset[int]:
+        """Return the strong writes that may be to global memory, by index."""
+        return frozenset(ins.index for ins in self.entry.instructions if signal(ins))
 
     @functools.cached_property
     def contended(self) -> tuple[Source, ...]:

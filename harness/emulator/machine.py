@@ -36,8 +36,9 @@ import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch, Endless
 from harness.emulator.blocks.delays.stores import Delays
-from harness.emulator.blocks.endless import PATIENCE, Repeats
+from harness.emulator.blocks.endless import PATIENCE
 from harness.emulator.blocks.schedule import Schedule
+from harness.emulator.blocks.slice import Repeats
 from harness.emulator.executable import Executable
 from harness.emulator.hopper.order.races import Watch
 from harness.emulator.hopper.schedule import run_grid
@@ -166,10 +167,13 @@ class Launch:
                     batch = Batch(self, first, min(at_once, total - first))
                     polling.append((batch, batch.run(), self.hazards))
                     idle, turns, states = 0, 0, Repeats()
-                    # Whoever waits for a store that is delayed does not wait for ever.
-                    self.alone = len(polling) == 1 and not left and self.delays is None
+                    # Whoever waits for a store that is delayed, or a warp that is, does not wait for ever.
+                    late = self.delays is not None or self.schedule.holds
+                    self.alone = len(polling) == 1 and not left and not late
                 elif not polling:
                     break
+                elif any(batch.last.comes() for batch in running if batch.last):
+                    idle, turns, states = 0, 0, Repeats()
                 elif stuck:
                     said = next(
                         iter(running[0].loops.unbounded.values()),

@@ -19,7 +19,7 @@ from harness.problems.protocol import Problem, Reference, outputs, references
 from harness.problems.verify import Verdict, compare_each
 
 _BACKWARD = "backward"  # the order of the second launch of a kernel to which it matters who comes first
-_DELAYED = "delayed"  # that of one more, if strong stores tell others where they are
+_LATE = "held", "delayed"  # those of further ones; the last one if strong stores tell others where they are
 _SAID = 3  # stores seen too late of which a row tells
 
 
@@ -80,7 +80,7 @@ def further(
     return run, wrong
 
 
-def delayed(
+def late(
     built: Built,
     problem: Problem,
     inputs: Mapping[str, NDArray[Any]],
@@ -88,22 +88,27 @@ def delayed(
     options: Options,
     run: Emulation,
 ) -> tuple[Emulation, list[str]]:
-    """Launch once more, with strong stores delayed, a kernel whose threads tell each other by such stores.
+    """Launch a kernel to which it matters who comes first with a warp that comes late, and with all strong
+    stores late, if its threads tell each other by such stores.
 
-    Its numbers alone are looked at: what is delayed is no fault unless they are wrong.
+    Its numbers alone are looked at: that something is late is no fault unless they are wrong.
     """
-    if options.schedule != "lockstep" or not (run.contended and run.waits):
+    if options.schedule != "lockstep" or not run.contended:
         return run, []
-    how = f"in a further launch, with --schedule {_DELAYED}"
-    quick = replace(options, schedule=_DELAYED, check=False, count=False, as_compiled=False)
-    try:
-        other, arrays = launch(built, problem, inputs, quick)
-        wrong = explained(judged(problem, inputs, reference, arrays)[1], other)
-    except OutOfTime:
-        raise
-    except (HarnessError, MemoryError) as e:
-        wrong = [str(e) or "host memory is exhausted"]
-    return _joined(run, (), how, _DELAYED), [f"{how}: {text}" for text in wrong]
+    for schedule in _LATE if run.waits else _LATE[:1]:
+        how = f"in a further launch, with --schedule {schedule}"
+        quick = replace(options, schedule=schedule, check=False, count=False, as_compiled=False)
+        try:
+            other, arrays = launch(built, problem, inputs, quick)
+            wrong = explained(judged(problem, inputs, reference, arrays)[1], other)
+        except OutOfTime:
+            raise
+        except (HarnessError, MemoryError) as e:
+            wrong = [str(e) or "host memory is exhausted"]
+        run = _joined(run, (), how, schedule)
+        if wrong:
+            return run, [f"{how}: {text}" for text in wrong]
+    return run, []
 
 
 def explained(wrong: list[str], run: Emulation) -> list[str]:

@@ -256,7 +256,12 @@ VOLATILE = ("    parts[((Index)tile", "    ((volatile float*)parts)[((Index)tile
 def test_a_further_launch_finds_it(name: str, changes: tuple[tuple[str, str], ...]) -> None:
     well = checked(name, *changes)
     assert well.status == OK, well.error
-    assert well.emulation is not None and well.emulation.schedules == ("lockstep", "backward", "delayed")
+    assert well.emulation is not None and well.emulation.schedules == (
+        "lockstep",
+        "backward",
+        "held",
+        "delayed",
+    )
     badly = checked(name, *changes, FENCE)
     assert badly.status == FAILED and "with --schedule delayed: FAILED" in badly.error
     assert "a __threadfence() between line" in badly.error

@@ -41,6 +41,9 @@ WAIT = """int ok; do asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shar
 RING = """unsigned w = t / 32, next = (w + 1) % (blockDim.x / 32);
   if (s || w) asm volatile("bar.sync %0, 64;" :: "r"(w + 1)); s = 1;
   asm volatile("bar.arrive %0, 64;" :: "r"(next + 1));"""
+# A queue whose threads wait until all of its work is done, and move its head while they do.
+QUEUE = """while (true) { int i = atomicAdd(p, 1);
+  if (i < 1000) { p[i + 64] = i; atomicAdd(p + 1, 1); } else if (atomicAdd(p + 1, 0) >= ALL) break; }"""
 WORDS = {"MBARRIER": MBARRIER, "ARRIVE": ARRIVE, "RING": RING}
 WORDS |= {f"WAIT{p}": WAIT.replace("PARITY", p) for p in "01"}
 FUNCTIONS = """
@@ -150,6 +153,10 @@ HANGS = {
     "a count of warps in a ring": Hang("for (int i = 0; i < 2000000000; i++) { RING p[t] = i; }", 1, 256),
     "matches that never agree": Hang("while (__match_any_sync(~0u, t) != ~0u) ; s = 1;", 1, 32),
     "a vote that never ends": Hang("while (__any_sync(~0u, t >= p[0])) s++;"),
+    "a queue that never ends": Hang(QUEUE.replace("ALL", "2000"), 16),
+    "for another warp, and moves memory": Hang(
+        "if (t == 0) while (!atomicAdd(p, 0)) atomicAdd(p + 1, 1);", 4
+    ),
     "many blocks wait for the last": Hang(
         "if (t == 0) while (v[1] == 0) ; __syncthreads(); if (blockIdx.x == gridDim.x) v[1] = 1;", 2000, 128
     ),
@@ -166,6 +173,8 @@ TIMED = {
     "a random walk",
     "a walk of warps in a ring",
     "a vote that never ends",
+    "a queue that never ends",
+    "for another warp, and moves memory",
 }
 LONG = {
     "a search of many levels": Hang(
@@ -299,3 +308,18 @@ def test_what_only_takes_long_is_not_cut(what: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(endless, "FIRST", endless.FIRST // 10)
     said, _ = run(LONG[what], budget=BUDGET // 10)
     assert not told(said) and "budget" not in said, said
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "warp-serial", "backward", "held"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        QUEUE.replace("ALL", "1000"),
+        "if (t == 63) atomicExch(p, 1); if (t == 0) while (!atomicAdd(p, 0)) atomicAdd(p + 1, 1);",
+    ],
+    ids=["lanes of a queue", "a warp"],
+)
+def test_who_waits_for_others_and_moves_memory_lets_them_come(body: str, schedule: str) -> None:
+    """Each turn changes memory, so that none is seen twice; with others to come it does not hang."""
+    said, _ = run(Hang(body, 16), schedule=schedule)
+    assert not said

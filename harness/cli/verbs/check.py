@@ -40,12 +40,13 @@ if TYPE_CHECKING:
 @options.seed
 @click.option(
     "--schedule",
-    type=click.Choice(["lockstep", "warp-serial", "backward", "random", "delayed", "early", "late"]),
+    type=click.Choice(["lockstep", "warp-serial", "backward", "random", "delayed", "held", "early", "late"]),
     default="lockstep",
     show_default=True,
     help="Of warps: all at once, each to its next barrier before the next one starts, the last blocks and "
-    "branches first, or any order, drawn from --seed; of strong stores: as late as can "
-    "be; of asynchronous operations: at once, or as late as can be.",
+    "branches first, or any order, drawn from --seed; of strong stores: as late as can be, or those of the "
+    "first blocks' last warp when nobody else can go on (held); of asynchronous operations: at once, or as "
+    "late as can be.",
 )
 @click.option(
     "-d",

@@ -56,13 +56,14 @@ class Batch:
     """Blocks `first` to ``first + blocks - 1`` of the launch, executed side by side.
 
     rows: threads in a group; 0 follows from the schedule
+    last: the group whose strong writes come when nobody else can go on, see `Schedule`
 
     Raises EmulatorError if their shared and local memory does not fit this machine.
     """
 
     base = 0  # address at which the shared memory of a block begins
     rank = 0  # its number in its cluster
-    beside = False  # others take turns with it from the beginning
+    beside = False  # other blocks take turns with it from the beginning
 
     def __init__(self, launch: Launch, first: int, blocks: int, rows: int = 0) -> None:
         self.launch, self.first, self.blocks = launch, first, blocks
@@ -84,6 +85,10 @@ class Batch:
             Runner(Group(self, row, min(rows, launch.threads - row), count), self)
             for row in range(0, launch.threads, rows)
         ]
+        self.last: Runner | None = None
+        if launch.schedule.holds and not first and len(self.runners) > 1:
+            self.last = self.runners[-1]
+            self.last.hold(launch.code.signals)
         self.barriers = Barriers(self)
         self._columns: dict[tuple[str, int], Array] = {}
 

@@ -4,24 +4,22 @@ From time to time the branches back of a batch are looked at more closely. If th
 threads has been seen before at the outermost of them (Brent, "An improved Monte Carlo factorization
 algorithm", BIT 1980), the loop never ends. Otherwise the registers that its exits compare are followed over
 some turns: where they near each other, they tell how many turns are left, and a loop may take its time. One
-that nothing bounds may not.
+that nothing bounds may not. Before that is said its lanes let others run for some time, who may end it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harness.emulator.blocks import special
+from harness.emulator.blocks.slice import Repeats
 from harness.emulator.group import spread
 from harness.emulator.instructions.predicates import broadcast_mask
-from harness.emulator.memory import GLOBAL_BASE
-from harness.emulator.numbers.values import Affine, Array, Lanes, Mask
+from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.literals import literal
 
 if TYPE_CHECKING:
@@ -39,25 +37,8 @@ _SHARE = 0.4  # of all these seconds, where others run and it is told twice
 _GROWTH = 1.5  # from one look to the next, or `_LATE` seconds where that is sooner
 _SHOTS = 16  # turns that a look lasts, or more, until lanes have taken three
 _YIELD = 16  # turns after which lanes in an endless loop let others run
+_FAIR = 1 / 8, 7 / 8  # of the time that a loop has which nothing bounds: from when to when it lets others run
 _EXACT = {"eq", "ne", "equ", "neu"}
-
-
-class Repeats:
-    """Tells when a sequence of states is periodic: some time after its second period, at the latest."""
-
-    def __init__(self) -> None:
-        self._kept: tuple[bytes, bytes] | None = None
-        self._count, self._power = 0, 1
-
-    def seen(self, batches: Sequence[Batch]) -> bool:
-        """Return whether the batches are in the state that was kept."""
-        threads = b"".join(threads_state(batch) for batch in batches)
-        if self._kept is not None and threads == self._kept[0] and memory_state(batches) == self._kept[1]:
-            return True
-        self._count += 1
-        if self._count == self._power:
-            self._kept, self._count, self._power = (threads, memory_state(batches)), 0, 2 * self._power
-        return False
 
 
 @dataclass(frozen=True)
@@ -93,18 +74,21 @@ class Loops:
         self.spinning: dict[tuple[int, int], int] = {}
         self.unbounded: dict[int, str] = {}
         self._shared = False  # others have run since the loop was first the outermost one
+        self._yields: dict[
+            tuple[int, int], int
+        ] = {}  # the loops that let others run for some time, as `spinning`
+        self._until_fair = 0.0  # the second at which they do no more
 
     def took(self, runner: Runner, pc: int, where: Lanes) -> bool:
         """Note that the lanes `where` take the branch back `pc`; return whether others shall run first.
 
         Raises EmulatorError for a loop that does not end, or not within the budget, or the time.
         """
-        if self.spinning:
-            key = (runner.group.row, pc)
-            if key in self.spinning:
-                self.spinning[key] += 1
-                if self.spinning[key] % _YIELD == 0:
-                    return True
+        for turns in (self.spinning, self._yields):
+            if turns and (key := (runner.group.row, pc)) in turns:
+                turns[key] += 1
+                if turns[key] % _YIELD == 0:
+                    return turns is self.spinning or self._fair()
         if self._batch.steps_left > self._wake:
             if self._outer is not None or time.thread_time() - self._start < _LATE:
                 return False
@@ -120,9 +104,26 @@ class Loops:
             self._rest(used)
         return False
 
+    def turns(self) -> list[tuple[tuple[int, int], int]]:
+        """Return how far the loops that let others run are from doing so again."""
+        return sorted(
+            (key, n % _YIELD) for loops in (self.spinning, self._yields) for key, n in loops.items()
+        )
+
+    @property
+    def lets_go(self) -> bool:
+        """Return whether a loop lets others run that may otherwise never come to run."""
+        return bool(self.spinning or self._yields)
+
+    def _fair(self) -> bool:
+        """Return whether loops that nothing bounds still let others run."""
+        if time.thread_time() > self._until_fair:
+            self._yields.clear()
+        return bool(self._yields)
+
     def restart(self) -> None:
         """Forget the states that were seen: others have run. How a counter nears its bound still holds."""
-        self._repeats, self._shared = Repeats(), True
+        self._repeats, self._shared = Repeats(), self._shared or not self._yields
 
     def _scout(self, edge: Edge, used: int) -> None:
         """Find the outermost branch back that is taken for some time."""
@@ -205,6 +206,10 @@ class Loops:
         others = self._shared or bool(self.spinning)  # which may still do what it waits for
         share = _SHARE if others else 1
         scale = launch.budget / BUDGET * share
+        if _FAIR[0] * _SECONDS * scale < seconds < _FAIR[1] * _SECONDS * scale and not self._yields:
+            # They may wait for lanes or warps that have not come to run, and change memory while they wait.
+            self._yields[edge.row, edge.pc] = 0
+            self._until_fair = since + _FAIR[1] * _SECONDS * scale
         few = launch.threads * batch.blocks <= _SLOW[2] and not batch.beside  # where others take the time
         slow = few and spent * 2 / span > _SLOW[1] and seconds > _SLOW[0] * max(share, scale)
         if slow or (spent > launch.patience and seconds > _SECONDS * scale):
@@ -242,56 +247,6 @@ class Loops:
                     found.append((ins, ins.opcode[-1]))
                 guards |= set(ins.operands[1:])  # of ``and.pred`` and the like
         return found
-
-
-def threads_state(batch: Batch) -> bytes:
-    """Return a digest of where the threads of a batch stand and of the registers of their control slice."""
-    digest = hashlib.blake2b(digest_size=16)
-
-    def note(*values: object) -> None:
-        digest.update(repr(values).encode())
-
-    note(sorted((key, turns % _YIELD) for key, turns in batch.loops.spinning.items()))
-    for key, arrived in sorted(batch.barriers.arrivals.items()):
-        note(key, arrived.tolist())
-    for runner in batch.runners:
-        group = runner.group
-        note(runner.polls, runner.members.forced)
-        waiting = {w.pc: w.where for w in runner.waiting}
-        for lanes in (runner.ready, runner.later, runner.parked, waiting, {0: runner.members.ended}):
-            note(len(lanes))
-            for pc in sorted(lanes):
-                note(pc)
-                digest.update(_bits(lanes[pc], group.shape))
-        for number in batch.launch.code.slice.registers:
-            digest.update(_bits(group.registers[number], group.shape))
-    return digest.digest()
-
-
-def memory_state(batches: Sequence[Batch]) -> bytes:
-    """Return a digest of the memory in the control slice of batches of one launch."""
-    launch = batches[0].launch
-    digest = hashlib.blake2b(repr(launch.heap_used).encode(), digest_size=16)
-    for space in sorted(launch.code.slice.spaces - {"global"}):
-        for batch in batches:
-            digest.update((batch.shared if space == "shared" else batch.local).flat().tobytes())
-    if "global" in launch.code.slice.spaces:
-        octets = launch.arena.view(1)
-        for index in sorted(launch.arena.stored):
-            owner = launch.arena.allocations[index]
-            digest.update(octets[owner.start - GLOBAL_BASE : owner.end - GLOBAL_BASE].tobytes())
-    return digest.digest()
-
-
-def _bits(value: Any, shape: tuple[int, int]) -> bytes:
-    """Return the bits of a register's value in all lanes."""
-    if isinstance(value, Affine):
-        value = value.array()
-    elif isinstance(value, Mask):
-        value = value.array
-    if not isinstance(value, np.ndarray):
-        return repr(value).encode()
-    return np.broadcast_to(value, shape).tobytes()
 
 
 def _value(runner: Runner, text: str, kind: str) -> Array:

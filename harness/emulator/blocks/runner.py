@@ -71,7 +71,10 @@ class Runner:
         self.members = Members(self)
         self.schedule = batch.launch.schedule
         # One that is drawn may interrupt a group at any instruction.
-        self._straight = batch.launch.code.straight if self.schedule.dice is None else {}
+        self._stops = self.schedule.dice is not None
+        self._straight = {} if self._stops else batch.launch.code.straight
+        self._held: frozenset[int] = frozenset()
+        self._released, self._seen = False, -1  # what is held may come; the launch's progress at that time
         self.polls = 0
         self._progress = 0
         self._paused = -1  # the launch's progress when it was last interrupted
@@ -96,7 +99,7 @@ class Runner:
                     if self.ready and schedule.parts(pc, self.ready):
                         self.join(pc, where)
                         break
-                    if schedule.dice is not None and self._interrupted():
+                    if self._stops and self._interrupted(pc):
                         self.join(pc, where)
                         self._step_back()
                         return some
@@ -114,7 +117,19 @@ class Runner:
                     f"cannot execute {ins} {', '.join(ins.operands)}: {error}",
                     where=f"{ins.source} (PTX line {ins.ptx_line})",
                 ) from error
+        self._released = False
         return some
+
+    def hold(self, instructions: frozenset[int]) -> None:
+        """Let others run before the group executes one of the instructions, each time."""
+        self._held, self._stops, self._straight = instructions, True, {}
+
+    def comes(self) -> bool:
+        """Let what is held come, for nobody else can go on; return whether anything has changed since."""
+        if self.launch.progress == self._seen:
+            return False
+        self._released, self._seen = True, self.launch.progress
+        return True
 
     def _begins(self, straight: Straight) -> bool:
         """Note that all lanes execute straight code; return whether they may do so at once."""
@@ -127,8 +142,10 @@ class Runner:
             self.counter.executed(straight.first, straight.end, self.group.lanes)
         return True
 
-    def _interrupted(self) -> bool:
-        """Return whether others run before it goes on; never twice while nothing changes."""
+    def _interrupted(self, pc: int) -> bool:
+        """Return whether others run before it goes on at `pc`, never twice while nothing changes."""
+        if self._held:
+            return pc in self._held and not (self._released or self.batch.loops.lets_go)
         if self.launch.progress == self._paused or not self.schedule.pauses():
             return False
         self._paused = self.launch.progress

@@ -3,7 +3,9 @@
 All of them are orders that the hardware may choose. ``random`` draws one: how many blocks run side by side,
 and which of them first, which warp and which of the threads that have parted goes on, where a warp is
 interrupted, which copies land at once, and which strong stores other blocks see late. With ``delayed`` all of
-these stores come late, see `delays`.
+these stores come late, see `delays`. With ``held`` strong writes of the last warp of the first blocks come
+when nobody else can go on: a schedule by priorities (Burckhardt et al., "A randomized scheduler with
+probabilistic guarantees of finding bugs", ASPLOS 2010) in which the lowest one is chosen, not drawn.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-SCHEDULES = ("lockstep", "warp-serial", "backward", "random", "delayed", "early", "late")
+SCHEDULES = ("lockstep", "warp-serial", "backward", "random", "delayed", "held", "early", "late")
 _PARTS = 8  # into which `backward` divides a grid, at least, so that some blocks end before others begin
-_CONTENDED = 2  # the same for ``lockstep``, of a kernel to which it matters who comes first
+_CONTENDED = 2  # the same for other schedules, of a kernel to which it matters who comes first
 _PIECES = 64  # the same for ``random``, at most
 _PAUSES = 3, 10  # a random warp is interrupted once in 2 to the power of 3 to 10 instructions
 _DELAYS = 0.75  # the chance that ``random`` delays stores
@@ -29,13 +31,15 @@ class Schedule:
     by_warp: warps run one by one, not all threads of a block together
     backward: the last blocks, the last threads and the instructions furthest on come first
     early: asynchronous operations land at once
+    holds: strong writes of the last warp of the first blocks come when nobody else can go on
     delays: strong stores reach other blocks late; `letting` draws when, if it is not None
     pick: returns the instruction at which to go on, of those at which lanes are ready
     parts: returns whether lanes at an instruction shall let others, ready at theirs, go on
     """
 
     def __init__(self, name: str, seed: int) -> None:
-        self.by_warp = name in ("warp-serial", "random")
+        self.by_warp = name in ("warp-serial", "random", "held")
+        self.holds = name == "held"
         self.backward = name == "backward"
         self.early = name in ("early", "warp-serial")
         self.dice: Random | None = None

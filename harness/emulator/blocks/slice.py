@@ -2,19 +2,26 @@
 
 It is a backward slice (Weiser, "Program Slicing", ICSE 1981) from branches, barriers and the masks of warp
 instructions. As long as the slice of all threads has the same values at the same instructions, the same
-happens again, whatever the other registers and memory hold.
+happens again, whatever the other registers and memory hold. `Repeats` compares what it holds.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from harness.emulator.blocks.control import POLL, asynchronous
+from harness.emulator.memory import GLOBAL_BASE
+from harness.emulator.numbers.values import Affine, Mask
 from harness.emulator.ptx.declarations import BYTES
 
 if TYPE_CHECKING:
+    from harness.emulator.blocks.batch import Batch
     from harness.emulator.executable import Executable
     from harness.emulator.ptx.program import Instruction
     from harness.emulator.watch.findings import Source
@@ -141,3 +148,71 @@ def _spaces(ins: Instruction) -> tuple[str, ...]:
     if parts & {"param", "const"}:
         return ()
     return tuple(space for space in _SPACES if space in parts) or _SPACES
+
+
+class Repeats:
+    """Tells when a sequence of states is periodic: some time after its second period, at the latest."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[bytes, bytes] | None = None
+        self._count, self._power = 0, 1
+
+    def seen(self, batches: Sequence[Batch]) -> bool:
+        """Return whether the batches are in the state that was kept."""
+        threads = b"".join(threads_state(batch) for batch in batches)
+        if self._kept is not None and threads == self._kept[0] and memory_state(batches) == self._kept[1]:
+            return True
+        self._count += 1
+        if self._count == self._power:
+            self._kept, self._count, self._power = (threads, memory_state(batches)), 0, 2 * self._power
+        return False
+
+
+def threads_state(batch: Batch) -> bytes:
+    """Return a digest of where the threads of a batch stand and of the registers of their control slice."""
+    digest = hashlib.blake2b(digest_size=16)
+
+    def note(*values: object) -> None:
+        digest.update(repr(values).encode())
+
+    note(batch.loops.turns())
+    for key, arrived in sorted(batch.barriers.arrivals.items()):
+        note(key, arrived.tolist())
+    for runner in batch.runners:
+        group = runner.group
+        note(runner.polls, runner.members.forced)
+        waiting = {w.pc: w.where for w in runner.waiting}
+        for lanes in (runner.ready, runner.later, runner.parked, waiting, {0: runner.members.ended}):
+            note(len(lanes))
+            for pc in sorted(lanes):
+                note(pc)
+                digest.update(_bits(lanes[pc], group.shape))
+        for number in batch.launch.code.slice.registers:
+            digest.update(_bits(group.registers[number], group.shape))
+    return digest.digest()
+
+
+def memory_state(batches: Sequence[Batch]) -> bytes:
+    """Return a digest of the memory in the control slice of batches of one launch."""
+    launch = batches[0].launch
+    digest = hashlib.blake2b(repr(launch.heap_used).encode(), digest_size=16)
+    for space in sorted(launch.code.slice.spaces - {"global"}):
+        for batch in batches:
+            digest.update((batch.shared if space == "shared" else batch.local).flat().tobytes())
+    if "global" in launch.code.slice.spaces:
+        octets = launch.arena.view(1)
+        for index in sorted(launch.arena.stored):
+            owner = launch.arena.allocations[index]
+            digest.update(octets[owner.start - GLOBAL_BASE : owner.end - GLOBAL_BASE].tobytes())
+    return digest.digest()
+
+
+def _bits(value: Any, shape: tuple[int, int]) -> bytes:
+    """Return the bits of a register's value in all lanes."""
+    if isinstance(value, Affine):
+        value = value.array()
+    elif isinstance(value, Mask):
+        value = value.array
+    if not isinstance(value, np.ndarray):
+        return repr(value).encode()
+    return np.broadcast_to(value, shape).tobytes()

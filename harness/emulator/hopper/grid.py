@@ -61,11 +61,10 @@ class BulkGroups:
 class Block(Batch):
     """One block: `rank` is its number in its cluster."""
 
-    beside = True
-
     def __init__(self, launch: Launch, first: int, cluster: Cluster, rank: int) -> None:
         self.cluster, self.rank = cluster, rank
         super().__init__(launch, first, 1, rows=WARPGROUP)
+        self.beside = launch.grid.x * launch.grid.y * launch.grid.z > 1
         self.base = rank << WINDOW
         self.alive = np.ones(launch.threads, np.bool_)
         self.registers = launch.register_file()

@@ -48,6 +48,9 @@ def run_grid(launch: Launch) -> None:
                     running.append(Cluster(launch, blocks))
                     at_once += 1
                     continue
+                held = [block.last for cluster in running for block in cluster.blocks if block.last]
+                if any(group.comes() for group in held):
+                    continue
                 polling = any(r.later for c in running for b in c.blocks for r in b.runners)
                 rounds += 1
                 if rounds > (_ROUNDS if polling else _QUIET):

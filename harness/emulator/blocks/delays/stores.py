@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 Write = Callable[[Array], None]
 _WORD = 4
-_NEVER = {"async", "mmio", "shared", "local", "param", "b128", "v2", "v4", "v8"}
+_ELSEWHERE = {"shared", "local", "param"}
+_NEVER = {"async", "mmio", "b128", "v2", "v4", "v8"}
 _NAME = re.compile(r"[%$\w:]+")
 _PATIENCE = 64  # turns, or reads of what was there before, after which something is let out in any case
 _MOST = 256  # executions of stores that are held
@@ -53,7 +54,7 @@ def waiting(instructions: Sequence[Instruction]) -> frozenset[int]:
 
     Of an atomic nobody may read the result, which is what makes a ``red`` of it in machine code.
     """
-    found = {ins.index for ins in instructions if ins.opcode[0] in ("st", "red", "atom") and _may_wait(ins)}
+    found = {ins.index for ins in instructions if _may_wait(ins)}
     atoms = [ins for ins in instructions if ins.index in found and ins.opcode[0] == "atom"]
     if not atoms:
         return frozenset(found)
@@ -63,10 +64,19 @@ def waiting(instructions: Sequence[Instruction]) -> frozenset[int]:
     return frozenset(found - {ins.index for ins in atoms} | unread)
 
 
+def signal(ins: Instruction) -> bool:
+    """Return whether an instruction is a strong write, and may be one to global memory."""
+    return ins.opcode[0] in ("st", "red", "atom") and semantics(ins).strong and not _parts(ins) & _ELSEWHERE
+
+
 def _may_wait(ins: Instruction) -> bool:
-    """Return whether a store or an atomic is strong, orders nothing, and may be to global memory."""
-    parts, meaning = {part.partition("::")[0] for part in ins.opcode}, semantics(ins)
-    return meaning.strong and not (meaning.release or meaning.acquire or parts & _NEVER)
+    """Return whether a signal orders nothing, and can be held back."""
+    meaning = semantics(ins)
+    return signal(ins) and not (meaning.release or meaning.acquire or _parts(ins) & _NEVER)
+
+
+def _parts(ins: Instruction) -> set[str]:
+    return {part.partition("::")[0] for part in ins.opcode}
 
 
 @dataclass
