@@ -84,7 +84,7 @@ WAITS = {
     "and moves memory": """if (t == 32) flag[b] = 1; if (t == 0) while (!flag[b]) atomicAdd(n, 1);
       out[t] = a[t];""",
     "in all blocks": "if (b == 0 && t == 32) flag[0] = 1; while (!flag[0]) ; out[t] = a[t];",
-    "for an atomic": "if (t == 63) atomicExch(n, 1); if (t == 0) while (!atomicCAS(n, 2, 2)) ; out[t] = a[t];",
+    "for an atomic": "if (t > 62) atomicExch(n, 1); if (t == 0) while (!atomicCAS(n, 2, 2)) ; out[t] = a[t];",
     "at a barrier": """if (t < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.arrive 1, 64;");
       out[t] = a[t];""",
     "at a barrier of a warp": "__syncwarp(); out[t] = __shfl_sync(~0u, a[t], t & 31);",

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.emulator import Buffer, emulate
+from harness.emulator.blocks.schedule import SCHEDULES
 from harness.emulator.ptx.module import parse
 from harness.errors import EmulatorError
 from shared.emulator_kernels import TILED16, compile_ptx
@@ -209,7 +210,7 @@ def ran(text: str, chance: random.Random) -> str:
                 arguments.append(Buffer(array=np.ones(size, np.int32), name=parameter.name))
             else:
                 arguments.append(np.frombuffer(small.ljust(parameter.size, b"\0"), f"V{parameter.size}")[0])
-        schedule = chance.choice(("lockstep", "warp-serial", "early", "late"))
+        schedule = chance.choice(SCHEDULES)
         block = (chance.choice((1, 33, 64)),)
         emulate(
             ptx,

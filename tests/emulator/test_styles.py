@@ -57,3 +57,17 @@ def test_a_planted_fault_is_found(name: str, fault: tuple[str, str, str]) -> Non
     findings, _, right = run(kernel, kernel.source.replace(old, new), kernel.schedules[0], kernel.shapes[0])
     assert kind in findings or (kind == WRONG and not right)
     assert time.process_time() - began < LONGEST
+
+
+def test_a_block_that_is_counted_too_early_is_found() -> None:
+    """All accesses of `hash_lists` are strong, so that none race: its numbers are wrong if a warp is late."""
+    kernel, barrier = STYLED["hash_lists"], "  __syncthreads();\n  if (threadIdx.x == 0) last ="
+    assert kernel.source.count(barrier) == 1
+    early = kernel.source.replace(barrier, barrier.replace("  __syncthreads();\n", ""))
+    for source, schedule, wanted in (
+        (kernel.source, "held", True),
+        (early, "lockstep", True),
+        (early, "held", False),
+    ):
+        findings, _, right = run(kernel, source, schedule, kernel.shapes[0])
+        assert (findings, right) == (set(), wanted)
