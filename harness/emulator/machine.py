@@ -157,7 +157,8 @@ class Launch:
             if polling and due and self.code.slice.complete:
                 looked = time.thread_time()
                 stuck |= states.seen(sorted((batch for batch, *_ in polling), key=lambda b: b.first))
-            if idle or stuck or not polling or self.schedule.hurries():
+            fair = any(batch.loops.fair.open for batch in running)
+            if idle or stuck or fair or not polling or self.schedule.hurries():
                 self.timely()
                 first = next(starts, None)  # nobody can go on without another batch, or it need not wait
                 if first is not None:
@@ -172,7 +173,7 @@ class Launch:
                     self.alone = len(polling) == 1 and not left and not late
                 elif not polling:
                     break
-                elif any(batch.last.comes() for batch in running if batch.last):
+                elif not fair and any(batch.last.comes(stuck) for batch in running if batch.last):
                     idle, turns, states = 0, 0, Repeats()
                 elif stuck:
                     said = next(

@@ -310,16 +310,28 @@ def test_what_only_takes_long_is_not_cut(what: str, monkeypatch: pytest.MonkeyPa
     assert not told(said) and "budget" not in said, said
 
 
+COMES = {
+    "lanes of a queue": QUEUE.replace("ALL", "1000"),
+    "a warp": "if (t == 63) atomicExch(p, 1); if (t == 0) while (!atomicAdd(p, 0)) atomicAdd(p + 1, 1);",
+    "a warp, as another one does": """if (t == 64) atomicExch(p, 1);
+      if (t == 0 || t == 32) while (!atomicAdd(p, 0)) atomicAdd(p + 1, 1);""",
+    "a block that has not begun": """if (blockIdx.x == gridDim.x - 1) atomicExch(p, 1);
+      if (t == 0 && blockIdx.x == 0) while (!atomicAdd(p, 0)) atomicAdd(p + 1, 1);""",
+}
+
+
+@pytest.mark.parametrize("budget", [BUDGET, BUDGET // 20])
+@pytest.mark.parametrize("beside", ["", "MBARRIER "])
 @pytest.mark.parametrize("schedule", ["lockstep", "warp-serial", "backward", "held"])
-@pytest.mark.parametrize(
-    "body",
-    [
-        QUEUE.replace("ALL", "1000"),
-        "if (t == 63) atomicExch(p, 1); if (t == 0) while (!atomicAdd(p, 0)) atomicAdd(p + 1, 1);",
-    ],
-    ids=["lanes of a queue", "a warp"],
-)
-def test_who_waits_for_others_and_moves_memory_lets_them_come(body: str, schedule: str) -> None:
+@pytest.mark.parametrize("what", COMES)
+@pytest.mark.slow
+def test_who_waits_for_others_and_moves_memory_lets_them_come(
+    what: str, schedule: str, beside: str, budget: int
+) -> None:
     """Each turn changes memory, so that none is seen twice; with others to come it does not hang."""
-    said, _ = run(Hang(body, 16), schedule=schedule)
+    said, _ = run(Hang(beside + COMES[what], 16, 96), schedule=schedule, budget=budget)
     assert not said
+
+
+def test_a_warp_that_has_not_come_is_let_come() -> None:
+    assert not run(Hang(COMES["a warp"], 16), schedule="warp-serial", budget=BUDGET // 20)[0]

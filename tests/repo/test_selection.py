@@ -99,6 +99,34 @@ def test_a_run_without_slow_tests_says_nothing(run: Any) -> None:
     assert "left out" not in run("test_it.py::test_quick")[1]
 
 
+CASES = """
+import pytest
+
+@pytest.mark.parametrize("size", range(200))
+def test_many(size): pass
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_few(size): pass
+
+def test_one(): pass
+"""
+
+
+def test_a_share_of_the_cases_is_drawn_and_each_test_runs(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=CASES)
+    seen: set[str] = set()
+    for seed in range(12):
+        names, output = run("--share", "0.25", "--share-seed", str(seed))
+        assert run("--share", "0.25", "--share-seed", str(seed))[0] == names
+        assert "test_one" in names and any(name.startswith("test_few") for name in names)
+        many = {name for name in names if name.startswith("test_many")}
+        assert 25 <= len(many) <= 75
+        assert f"{203 - len(names)} cases left out by --share 0.25 --share-seed {seed}" in output
+        seen |= many
+    assert len(seen) > 180  # in turns: 200 (1 - 0.75 ** 12) = 194
+    assert len(run()[0]) == 203
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("run")
 def test_workers_leave_the_same_out(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +137,10 @@ def test_workers_leave_the_same_out(pytester: pytest.Pytester, monkeypatch: pyte
     plain.assert_outcomes(passed=2)
     assert f"4 slow tests left out: {selection.RUN_SLOW}" in plain.outlines
     pytester.runpytest_subprocess(*arguments, "-m", "").assert_outcomes(passed=6)
+    pytester.makepyfile(test_it=CASES)
+    drawn = pytester.runpytest_subprocess(*arguments, "--share", "0.25")
+    left = next(int(line.split()[0]) for line in drawn.outlines if "cases left out by --share 0.25" in line)
+    drawn.assert_outcomes(passed=203 - left)
 
 
 # Tests that need the GPU alone

@@ -3,10 +3,14 @@
 `slow` marks what CI runs and a newcomer need not wait for, `exhaustive` what takes CI too long. Such a test
 runs where something names it: `-m slow`, `-m exhaustive`, `-m gpu`, `-m ''`, `-k`, or its node id. A plain
 `pytest` leaves it out and says so in its last lines.
+
+``--share 0.5`` runs of a test with many cases about that share, drawn by ``--share-seed``, and one case at
+least: what takes CI too long as a whole is run in turns.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,13 @@ MARKERS = (
 RUN_SLOW = "pytest -m slow -n auto"
 
 _LEFT_OUT = pytest.StashKey[int]()
+_UNDRAWN = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("selection")
+    group.addoption("--share", type=float, default=1.0, help="of the cases of a test, the share that runs")
+    group.addoption("--share-seed", default="0", help="what these cases are drawn from")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +44,29 @@ def _something_is_named(config: pytest.Config) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _leave_slow_out(config, items)
+    if config.option.share < 1:
+        out = _undrawn(items, config.option.share, config.option.share_seed)
+        items[:] = [i for i in items if i not in out]
+        config.hook.pytest_deselected(items=list(out))
+        config.stash[_UNDRAWN] = len(out)
+
+
+def _undrawn(items: Sequence[pytest.Item], share: float, seed: str) -> set[pytest.Item]:
+    """Return the cases that are not drawn; of a test's cases the first in the draw runs in any event."""
+    drawn: dict[str, list[tuple[float, pytest.Item]]] = {}
+    for item in items:
+        digest = hashlib.blake2b(f"{seed} {item.nodeid}".encode(), digest_size=7).digest()
+        name = item.nodeid.partition("[")[0]
+        drawn.setdefault(name, []).append((int.from_bytes(digest) / 2**56, item))
+    out: set[pytest.Item] = set()
+    for cases in drawn.values():
+        least = min(place for place, _ in cases)
+        out |= {item for place, item in cases if place >= share and place > least}
+    return out
+
+
+def _leave_slow_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     if _something_is_named(config):
         return
     named = _node_ids(config)
@@ -67,11 +101,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the controller what this worker left out; every worker collects the same tests."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
+        session.config.workeroutput["undrawn"] = session.config.stash.get(_UNDRAWN, 0)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+    node.config.stash[_UNDRAWN] = getattr(node, "workeroutput", {}).get("undrawn", 0)
 
 
 def pytest_terminal_summary(
@@ -80,3 +116,6 @@ def pytest_terminal_summary(
     if count := config.stash.get(_LEFT_OUT, 0):
         tests = "test" if count == 1 else "tests"
         terminalreporter.write_line(f"{count} slow {tests} left out: {RUN_SLOW}")
+    if count := config.stash.get(_UNDRAWN, 0):
+        how = f"--share {config.option.share:g} --share-seed {config.option.share_seed}"
+        terminalreporter.write_line(f"{count} cases left out by {how}")

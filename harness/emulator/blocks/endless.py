@@ -4,7 +4,7 @@ From time to time the branches back of a batch are looked at more closely. If th
 threads has been seen before at the outermost of them (Brent, "An improved Monte Carlo factorization
 algorithm", BIT 1980), the loop never ends. Otherwise the registers that its exits compare are followed over
 some turns: where they near each other, they tell how many turns are left, and a loop may take its time. One
-that nothing bounds may not. Before that is said its lanes let others run for some time, who may end it.
+that nothing bounds may not. Before that is said it lets other lanes, warps and blocks run for some time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _SHARE = 0.4  # of all these seconds, where others run and it is told twice
 _GROWTH = 1.5  # from one look to the next, or `_LATE` seconds where that is sooner
 _SHOTS = 16  # turns that a look lasts, or more, until lanes have taken three
 _YIELD = 16  # turns after which lanes in an endless loop let others run
-_FAIR = 1 / 8, 7 / 8  # of the time that a loop has which nothing bounds: from when to when it lets others run
+# Of `_SECONDS`: when loops that nothing bounds let others run, and how long; how many such times a batch has.
+_FAIR, _TIMES = (1 / 8, 1 / 2), 3
 _EXACT = {"eq", "ne", "equ", "neu"}
 
 
@@ -48,6 +49,41 @@ class Edge:
     target: int
     pc: int
     row: int
+
+
+class Fair:
+    """The times in which loops of a batch let others run: lanes, warps and blocks that have not come to run
+    may end a loop that nothing else bounds, and that changes memory while it waits for them.
+
+    had: the loops that had theirs, by their first instruction
+    turns: how often each loop has been taken in the present one, by the first thread of the group and the
+      branch
+    """
+
+    def __init__(self) -> None:
+        self._end = 0.0  # of the present one, in seconds of this thread
+        self.had: set[int] = set()
+        self.turns: dict[tuple[int, int], int] = {}
+
+    @property
+    def open(self) -> bool:
+        """Return whether there is one now."""
+        if self._end and time.thread_time() > self._end:
+            self._end, self.turns = 0.0, {}
+        return self._end > 0
+
+    def begin(self, edge: Edge, seconds: float) -> bool:
+        """Begin one for a loop, and return True, unless it has had its own or there were enough."""
+        if edge.target in self.had or len(self.had) == _TIMES:
+            return False
+        self.had.add(edge.target)
+        self._end = time.thread_time() + max(seconds, _LATE)
+        return True
+
+    def took(self, row: int, pc: int) -> bool:
+        """Note a turn of a loop; return whether others shall run first."""
+        turns = self.turns[row, pc] = self.turns.get((row, pc), 0) + 1
+        return turns % _YIELD == 0
 
 
 class Loops:
@@ -74,21 +110,21 @@ class Loops:
         self.spinning: dict[tuple[int, int], int] = {}
         self.unbounded: dict[int, str] = {}
         self._shared = False  # others have run since the loop was first the outermost one
-        self._yields: dict[
-            tuple[int, int], int
-        ] = {}  # the loops that let others run for some time, as `spinning`
-        self._until_fair = 0.0  # the second at which they do no more
+        self.fair = Fair()
 
     def took(self, runner: Runner, pc: int, where: Lanes) -> bool:
         """Note that the lanes `where` take the branch back `pc`; return whether others shall run first.
 
         Raises EmulatorError for a loop that does not end, or not within the budget, or the time.
         """
-        for turns in (self.spinning, self._yields):
-            if turns and (key := (runner.group.row, pc)) in turns:
-                turns[key] += 1
-                if turns[key] % _YIELD == 0:
-                    return turns is self.spinning or self._fair()
+        if self.fair.open and self.fair.took(runner.group.row, pc):
+            return True
+        if self.spinning:
+            key = (runner.group.row, pc)
+            if key in self.spinning:
+                self.spinning[key] += 1
+                if self.spinning[key] % _YIELD == 0:
+                    return True
         if self._batch.steps_left > self._wake:
             if self._outer is not None or time.thread_time() - self._start < _LATE:
                 return False
@@ -106,24 +142,14 @@ class Loops:
 
     def turns(self) -> list[tuple[tuple[int, int], int]]:
         """Return how far the loops that let others run are from doing so again."""
-        return sorted(
-            (key, n % _YIELD) for loops in (self.spinning, self._yields) for key, n in loops.items()
-        )
-
-    @property
-    def lets_go(self) -> bool:
-        """Return whether a loop lets others run that may otherwise never come to run."""
-        return bool(self.spinning or self._yields)
-
-    def _fair(self) -> bool:
-        """Return whether loops that nothing bounds still let others run."""
-        if time.thread_time() > self._until_fair:
-            self._yields.clear()
-        return bool(self._yields)
+        loops = (*self.spinning.items(), *self.fair.turns.items())
+        return sorted((key, turns % _YIELD) for key, turns in loops)
 
     def restart(self) -> None:
-        """Forget the states that were seen: others have run. How a counter nears its bound still holds."""
-        self._repeats, self._shared = Repeats(), self._shared or not self._yields
+        """Forget the states that were seen: others have run. How a counter nears its bound still holds, and
+        a loop that has let others run for its time is judged as one that is alone.
+        """
+        self._repeats, self._shared = Repeats(), self._shared or not self.fair.had
 
     def _scout(self, edge: Edge, used: int) -> None:
         """Find the outermost branch back that is taken for some time."""
@@ -174,6 +200,7 @@ class Loops:
         if (len(self._shots) >= _SHOTS and thrice) or used > self._until:
             self._judge(runner, edge, compared, used)
             self._rest(used)
+            return edge.row in self.unbounded  # which others may still end
         return False
 
     def _judge(self, runner: Runner, edge: Edge, compared: list[tuple[Instruction, str]], used: int) -> None:
@@ -206,10 +233,11 @@ class Loops:
         others = self._shared or bool(self.spinning)  # which may still do what it waits for
         share = _SHARE if others else 1
         scale = launch.budget / BUDGET * share
-        if _FAIR[0] * _SECONDS * scale < seconds < _FAIR[1] * _SECONDS * scale and not self._yields:
-            # They may wait for lanes or warps that have not come to run, and change memory while they wait.
-            self._yields[edge.row, edge.pc] = 0
-            self._until_fair = since + _FAIR[1] * _SECONDS * scale
+        whole = _SECONDS * launch.budget / BUDGET
+        due = seconds > _FAIR[0] * whole and (edge.row, edge.pc) not in self.spinning
+        if self.fair.open or (due and self.fair.begin(edge, _FAIR[1] * whole)):
+            launch.schedule.holds = False  # what is held may be what it waits for
+            return
         few = launch.threads * batch.blocks <= _SLOW[2] and not batch.beside  # where others take the time
         slow = few and spent * 2 / span > _SLOW[1] and seconds > _SLOW[0] * max(share, scale)
         if slow or (spent > launch.patience and seconds > _SECONDS * scale):

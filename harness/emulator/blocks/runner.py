@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
 
 _PATIENCE = 4  # polls in a row before a fragment lets the others run
+_COMINGS = 100  # how often a group that is held comes late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,8 @@ class Runner:
         self._stops = self.schedule.dice is not None
         self._straight = {} if self._stops else batch.launch.code.straight
         self._held: frozenset[int] = frozenset()
-        self._released, self._seen = False, -1  # what is held may come; the launch's progress at that time
+        self._stopped = self._released = False  # by what is held; it may come
+        self._seen = self._comings = 0  # the launch's progress when it last came, and how often it did
         self.polls = 0
         self._progress = 0
         self._paused = -1  # the launch's progress when it was last interrupted
@@ -85,6 +87,7 @@ class Runner:
         Raises EmulatorError for an instruction that cannot be executed.
         """
         self.members.moved = bool(self.ready or self.later)
+        self._released &= self.launch.progress == self._seen  # until it has changed anything
         for held in (self.later, self.parked):
             for pc, where in held.items():
                 self.join(pc, where)
@@ -117,18 +120,23 @@ class Runner:
                     f"cannot execute {ins} {', '.join(ins.operands)}: {error}",
                     where=f"{ins.source} (PTX line {ins.ptx_line})",
                 ) from error
-        self._released = False
         return some
 
     def hold(self, instructions: frozenset[int]) -> None:
         """Let others run before the group executes one of the instructions, each time."""
         self._held, self._stops, self._straight = instructions, True, {}
 
-    def comes(self) -> bool:
-        """Let what is held come, for nobody else can go on; return whether anything has changed since."""
-        if self.launch.progress == self._seen:
+    def comes(self, for_good: bool = False) -> bool:
+        """Let what is held come, for nobody else can go on; return whether the group waits for that.
+
+        for_good: nothing is held any more
+        """
+        if not self._stopped:
             return False
-        self._released, self._seen = True, self.launch.progress
+        self._stopped, self._released, self._seen = False, True, self.launch.progress
+        self._comings += 1
+        if for_good or self._comings == _COMINGS:
+            self._held = frozenset()
         return True
 
     def _begins(self, straight: Straight) -> bool:
@@ -145,7 +153,8 @@ class Runner:
     def _interrupted(self, pc: int) -> bool:
         """Return whether others run before it goes on at `pc`, never twice while nothing changes."""
         if self._held:
-            return pc in self._held and not (self._released or self.batch.loops.lets_go)
+            self._stopped = pc in self._held and self.schedule.holds and not self._released
+            return self._stopped
         if self.launch.progress == self._paused or not self.schedule.pauses():
             return False
         self._paused = self.launch.progress

@@ -3,8 +3,8 @@
 All of them are orders that the hardware may choose. ``random`` draws one: how many blocks run side by side,
 and which of them first, which warp and which of the threads that have parted goes on, where a warp is
 interrupted, which copies land at once, and which strong stores other blocks see late. With ``delayed`` all of
-these stores come late, see `delays`. With ``held`` strong writes of the last warp of the first blocks come
-when nobody else can go on: a schedule by priorities (Burckhardt et al., "A randomized scheduler with
+these stores come late, see `delays`. With ``held`` the last warp of the first blocks waits before strong
+writes until nobody else can go on: a schedule by priorities (Burckhardt et al., "A randomized scheduler with
 probabilistic guarantees of finding bugs", ASPLOS 2010) in which the lowest one is chosen, not drawn.
 """
 
@@ -31,7 +31,7 @@ class Schedule:
     by_warp: warps run one by one, not all threads of a block together
     backward: the last blocks, the last threads and the instructions furthest on come first
     early: asynchronous operations land at once
-    holds: strong writes of the last warp of the first blocks come when nobody else can go on
+    holds: the last warp of the first blocks waits before strong writes until nobody else can go on
     delays: strong stores reach other blocks late; `letting` draws when, if it is not None
     pick: returns the instruction at which to go on, of those at which lanes are ready
     parts: returns whether lanes at an instruction shall let others, ready at theirs, go on

@@ -37,6 +37,8 @@ def run_grid(launch: Launch) -> None:
             if not running:
                 break
             launch.timely()
+            if any(block.loops.fair.open for cluster in running for block in cluster.blocks):
+                at_once += 1
             before = launch.progress
             for cluster in launch.schedule.turns(running):
                 cluster.advance()
