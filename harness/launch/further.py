@@ -88,8 +88,8 @@ def late(
     options: Options,
     run: Emulation,
 ) -> tuple[Emulation, list[str]]:
-    """Launch a kernel to which it matters who comes first once with a warp that comes late, and, if its threads
-    tell each other by strong stores, once with all of these late.
+    """Launch a kernel to which it matters who comes first once with a warp that comes late, and, if its
+    threads tell each other by strong stores, once with all of these late.
 
     Its numbers alone are looked at: that something is late is no fault unless they are wrong.
     """
