@@ -108,6 +108,10 @@ class EmulatorError(HarnessError):
     findings: tuple[Any, ...] = ()
 
 
+class NotEnded(EmulatorError):
+    """A kernel that has not ended after its budget, or after some seconds in a loop that nothing bounds."""
+
+
 class NeedsGpu(EmulatorError):
     """The PTX has an instruction that the emulator does not know, so it needs a real GPU."""
 

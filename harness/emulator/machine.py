@@ -36,7 +36,7 @@ import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch, Endless
 from harness.emulator.blocks.delays.stores import Delays
-from harness.emulator.blocks.endless import PATIENCE
+from harness.emulator.blocks.endless import PATIENCE, Fair
 from harness.emulator.blocks.schedule import Schedule
 from harness.emulator.blocks.slice import Repeats
 from harness.emulator.executable import Executable
@@ -50,7 +50,7 @@ from harness.emulator.watch.counts import Counter
 from harness.emulator.watch.findings import Findings, Index3
 from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.races import RaceWatch
-from harness.errors import EmulatorError, OutOfTime
+from harness.errors import EmulatorError, NotEnded, OutOfTime
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
 _ROUNDS = 1000  # times that all batches may poll without progress
@@ -99,6 +99,7 @@ class Launch:
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
         self.patience = PATIENCE + sum(a.end - a.start for a in arena.allocations) // 4
         self.alone = False  # one batch of blocks is left, and no other one to come
+        self.fair = Fair()
         self.memo = Memo()
         self.underflow = Underflow()
         self.findings = Findings(provisional=check and fine and not (cells or code.asynchronous))
@@ -157,7 +158,7 @@ class Launch:
             if polling and due and self.code.slice.complete:
                 looked = time.thread_time()
                 stuck |= states.seen(sorted((batch for batch, *_ in polling), key=lambda b: b.first))
-            fair = any(batch.loops.fair.open for batch in running)
+            fair = self.fair.open
             if idle or stuck or fair or not polling or self.schedule.hurries():
                 self.timely()
                 first = next(starts, None)  # nobody can go on without another batch, or it need not wait
@@ -176,11 +177,9 @@ class Launch:
                 elif not fair and any(batch.last.comes(stuck) for batch in running if batch.last):
                     idle, turns, states = 0, 0, Repeats()
                 elif stuck:
-                    said = next(
-                        iter(running[0].loops.unbounded.values()),
-                        "all threads wait, again and again, for what none of them does",
-                    )
-                    raise running[0].hangs(said)
+                    if said := next(iter(running[0].loops.unbounded.values()), ""):
+                        raise running[0].hangs(said, NotEnded)
+                    raise running[0].hangs("all threads wait, again and again, for what none of them does")
             seen = self.progress
             for batch, *_ in polling:
                 if not self.alone:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ HEAP, HEAP_BYTES = "the heap", 8 << 20  # the buffer that a kernel's malloc take
 WORKSPACE = "the grid's barrier"  # the buffer that cooperative groups count blocks in
 GAP = 1 << 20  # unowned bytes between two allocations; they are never touched, so they cost no memory
 _MANY = 64  # buffers from which on gaps are most of the arena
+_OF_HEADERS = re.compile(r"_ZN(?:\d+__|4cuda)")
 UNIT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 
@@ -152,13 +154,16 @@ class Arena:
         """Return the allocation nearest to an access of `size` bytes, and their distance.
 
         None if there are no allocations. The distance is how many bytes the access starts before the
-        allocation or ends after it.
+        allocation or ends after it. Variables of CUDA's headers are not meant where there are others.
         """
+        own = [a for a in self.allocations if not _OF_HEADERS.match(a.name)]
 
         def distance(a: Allocation) -> int:
             return a.start - address if address < a.start else address + size - a.end
 
-        return min(((a, distance(a)) for a in self.allocations), key=lambda pair: pair[1], default=None)
+        return min(
+            ((a, distance(a)) for a in own or self.allocations), key=lambda pair: pair[1], default=None
+        )
 
     def inside(self, addresses: Array, size: int) -> Array:
         """Return, per lane, whether the `size` bytes at its address lie within one allocation."""

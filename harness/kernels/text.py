@@ -143,8 +143,9 @@ def block(source: str, path: Path) -> tuple[str, str, int]:
     opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
     if not opens:
         nothing = path.suffix == ".cu" and not has_front_matter(source) and not entries(source)
+        declared = "no definition of a __global__" if _GLOBAL.search(blank(source)) else "no __global__"
         raise SpecError(
-            f"no front matter{', and no __global__ function to guess it from' if nothing else ''}",
+            f"no front matter{f', and {declared} function to guess it from' if nothing else ''}",
             where=str(path),
             hint=f"the file must begin with // comments that hold '// {OPEN}' ... '// {CLOSE}' "
             "with at least entry, block and tile",
@@ -168,7 +169,7 @@ def _comments(source: str) -> list[str]:
 
 
 def entries(source: str) -> list[Entry]:
-    """Return the kernels of a text, in its order: functions, templates and their explicit instances."""
+    """Return the kernels that a text defines, in its order: functions, templates and explicit instances."""
     return list(_entries(source))
 
 
@@ -181,7 +182,7 @@ def _entries(source: str) -> tuple[Entry, ...]:
             found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
             if len(entry.body) > len(found[entry.name].body):
                 found[entry.name] = entry
-    return tuple(found.values())
+    return tuple(entry for entry in found.values() if entry.body or "<" in entry.name)
 
 
 def blank(source: str) -> str:

@@ -30,14 +30,14 @@ class Options:
     """The options of an emulated launch.
 
     `seed` makes the input data, and the order of the schedule ``random``. `schedule` is one of
-    `harness.emulator.emulate`. In ``lockstep``, a kernel to which it matters who comes first is launched once
-    more with ``backward``, and if it has strong stores with ``delayed``, too. `check` looks for races and
-    other findings, `count` counts accesses and instructions. `as_compiled` counts shared and global accesses
-    in the widths that the machine code has, for which the output of nvdisasm is kept in `cache`; otherwise
-    they are counted as the PTX has them. `sms` is the number of multiprocessors, of which persistent kernels
-    make their grid: on one, their blocks could not race. `strict` takes notices, such as stores of the same
-    value by several threads, for findings. `budget` is the instructions that a batch of blocks may execute,
-    and a launch is given up when the monotonic clock shows `until`.
+    `harness.emulator.emulate`. In ``lockstep``, a kernel to which it matters who comes first is launched
+    again with ``backward``, with ``delayed`` if it has strong stores, and with ``held``. `check` looks for
+    races and other findings, `count` counts accesses and instructions. `as_compiled` counts shared and
+    global accesses in the widths that the machine code has, for which the output of nvdisasm is kept in
+    `cache`; otherwise they are counted as the PTX has them. `sms` is the number of multiprocessors, of which
+    persistent kernels make their grid: on one, their blocks could not race. `strict` takes notices, such as
+    stores of the same value by several threads, for findings. `budget` is the instructions that a batch of
+    blocks may execute, and a launch is given up when the monotonic clock shows `until`.
     After a launch has been verified, `repeats` more follow, alternating between the other schedule and this
     one, since nothing else can differ from launch to launch here.
     """

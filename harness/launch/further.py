@@ -4,6 +4,7 @@ memory that it left; and what is wrong after a launch.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,14 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator import Emulation, Finding
-from harness.errors import EmulatorError, HarnessError, OutOfTime
+from harness.errors import EmulatorError, HarnessError, NotEnded, OutOfTime
 from harness.launch.builds import Built
 from harness.launch.emulated import Memory, Options, launch
 from harness.problems.protocol import Problem, Reference, outputs, references
 from harness.problems.verify import Verdict, compare_each
 
 _BACKWARD = "backward"  # the order of the second launch of a kernel to which it matters who comes first
-_LATE = "held", "delayed"  # those of further ones; the last one if strong stores tell others where they are
+_DELAYED = "delayed"  # that of one more, if strong stores tell others where they are
+_HELD = "held"  # that of the last one
+_SECONDS = 5.0  # that the last one may take: warp by warp, some kernels take many times as long
 _SAID = 3  # stores seen too late of which a row tells
 
 
@@ -88,21 +91,28 @@ def late(
     options: Options,
     run: Emulation,
 ) -> tuple[Emulation, list[str]]:
-    """Launch a kernel to which it matters who comes first once with a warp that comes late, and, if its
-    threads tell each other by strong stores, once with all of these late.
+    """Launch a kernel to which it matters who comes first with all strong stores late, if its threads tell
+    each other by them, and again with one warp late.
 
-    Its numbers alone are looked at: that something is late is no fault unless they are wrong.
+    Its numbers alone are looked at: that something is late is no fault unless they are wrong. The last
+    launch says nothing where it takes long.
     """
     if options.schedule != "lockstep" or not run.contended:
         return run, []
-    for schedule in _LATE if run.waits else _LATE[:1]:
+    for schedule in (_DELAYED, _HELD) if run.waits else (_HELD,):
         how = f"in a further launch, with --schedule {schedule}"
         quick = replace(options, schedule=schedule, check=False, count=False, as_compiled=False)
+        if schedule == _HELD:
+            quick = replace(quick, until=min(options.until, time.monotonic() + _SECONDS))
         try:
             other, arrays = launch(built, problem, inputs, quick)
             wrong = explained(judged(problem, inputs, reference, arrays)[1], other)
-        except OutOfTime:
-            raise
+        except (NotEnded, OutOfTime) as e:
+            if schedule == _HELD:
+                break
+            if isinstance(e, OutOfTime):
+                raise
+            wrong = [str(e)]
         except (HarnessError, MemoryError) as e:
             wrong = [str(e) or "host memory is exhausted"]
         run = _joined(run, (), how, schedule)

@@ -259,8 +259,8 @@ def test_a_further_launch_finds_it(name: str, changes: tuple[tuple[str, str], ..
     assert well.emulation is not None and well.emulation.schedules == (
         "lockstep",
         "backward",
-        "held",
         "delayed",
+        "held",
     )
     badly = checked(name, *changes, FENCE)
     assert badly.status == FAILED and "with --schedule delayed: FAILED" in badly.error

@@ -385,6 +385,18 @@ def test_a_vector_out_of_bounds_writes_no_other_register() -> None:
     assert c[:32].tolist() == [5 + t for t in range(32)] and np.isnan(c[32:]).all()
 
 
+def test_an_atomic_out_of_bounds_has_a_result_and_is_named_after_what_is_near() -> None:
+    source = """extern "C" __global__ void k(unsigned* a, unsigned* c) {
+      unsigned before = atomicCAS(a + 100000000u + threadIdx.x, 7u, 1u);
+      c[threadIdx.x] = before + 1 + atomicExch(a + 200000000u, 2u);
+    }"""
+    c = np.zeros(32, np.uint32)
+    run = launch(source, "k", (1,), (32,), np.zeros(4, np.uint32), c)
+    assert kinds(run) == {"out of bounds"}
+    assert (c == 2**32 - 1).all()  # -1 + 1 - 1, as loads have it
+    assert all("_Z" not in str(finding) and finding.variable in "ab" for finding in run.findings)
+
+
 CONSTANT = """__constant__ int table[32]; __device__ int open_table[32];
 extern "C" __global__ void k(int* a, int where) {
   int* p = where ? table : open_table;

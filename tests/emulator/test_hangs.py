@@ -276,6 +276,13 @@ def test_a_hang_is_told(what: str) -> None:
     soon(what, **({"budget": BUDGET // 10} if what in TIMED else {}))
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("schedule", ["warp-serial", "backward", "held"])
+@pytest.mark.parametrize("what", HANGS)
+def test_a_hang_is_told_in_any_order(what: str, schedule: str) -> None:
+    soon(what, schedule=schedule)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["a growing counter in memory", "two threads that undo each other"])
 def test_a_hang_is_told_by_a_schedule_that_is_drawn(what: str) -> None:

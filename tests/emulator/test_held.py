@@ -15,6 +15,7 @@ from harness.bench.row import FAILED, OK, Measurement
 from harness.emulator import Emulation
 from harness.errors import EmulatorError
 from harness.kernels import spec
+from harness.launch import further
 from harness.launch.builds import Built
 from harness.problems.gemm import GEMMS
 from shared.corpus import HONEST
@@ -167,3 +168,12 @@ def test_a_further_launch_finds_it() -> None:
     assert well.emulation is not None and "held" in well.emulation.schedules
     badly = checked("split_k_last_block", STRONG, BARRIER)
     assert badly.status == FAILED and "in a further launch, with --schedule held: FAILED" in badly.error
+
+
+def test_a_right_kernel_that_takes_long_warp_by_warp_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, told in ((-1.0, False), (further._SECONDS, True)):
+        monkeypatch.setattr(further, "_SECONDS", seconds)
+        found = checked("split_k_last_block", STRONG)
+        assert found.status == OK and found.emulation is not None
+        assert ("held" in found.emulation.schedules) == told
+        assert checked("split_k_last_block", STRONG, BARRIER).status == (FAILED if told else OK)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import catalog, text
-from harness.kernels.cpp import brought, elements, guesses, launches
+from harness.kernels.cpp import brought, calls, elements, guesses, launches
 from harness.kernels.expr import Expr
 
 KERNEL = """\
@@ -513,3 +513,57 @@ def test_one_block_of_unknown_threads_is_one_block() -> None:
     )
     one, several = (guesses.of(source, entry, entry.name) for entry in text.entries(source))
     assert [blocks({}) for blocks in one.grid] == [1] and several.grid == ()
+
+
+@pytest.mark.parametrize(
+    ("text_", "grid"),
+    [
+        ("__device__ void turn(int* v) { v[threadIdx.x] = 1; }\n__global__ void k(int* x) { turn(x); }", [1]),
+        ("__device__ void turn(int* v) { v[blockIdx.x] = 1; }\n__global__ void k(int* x) { turn(x); }", []),
+        ("#define I (blockIdx.x * 8)\n__global__ void k(int* x) { x[I + threadIdx.x] = 1; }", []),
+        (
+            "#define L(i) \\\n  for (int i = blockIdx.x;;)\n__global__ void k(int* x) { L(i) x[i] = 1; }",
+            [],
+        ),
+        ('#include "loops.h"\n__global__ void k(int* x) { x[where()] = 1; }', []),
+        ("__global__ void k(int* x) { KERNEL_LOOP(i, 8) { x[i] = 1; } }", []),
+        ("struct At { int i = blockIdx.x; };\n__global__ void k(int* x) { At at; x[at.i] = 1; }", []),
+    ],
+)
+def test_a_kernel_that_never_asks_which_block_it_is_in_has_one(text_: str, grid: list[int]) -> None:
+    found = guesses.of(text_, text.find(text.entries(text_), "k"), "k").grid
+    assert [e({}) for e in found] == grid
+
+
+def test_what_a_text_only_declares_is_no_kernel_of_it(tmp_path: Path) -> None:
+    declared = "__global__ void k(int* x);\ntemplate <class T> __global__ void t(T* x);\n"
+    assert text.entries(declared) == []
+    both = declared + "__global__ void k(int* x) { x[threadIdx.x] = 1; }\n"
+    assert [e.name for e in text.entries(both)] == ["k"]
+    instance = (
+        "template <class T> __global__ void t(T* x) { *x = 1; }\ntemplate __global__ void t<int>(int*);\n"
+    )
+    assert [e.name for e in text.entries(instance)] == ["t", "t<int>"]
+    (tmp_path / "a.cu").write_text(declared)
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "a.cu")])
+    assert result.exit_code and "no definition of a __global__ function" in result.output
+
+
+SHARED_BY_CLASS = """template <class T> struct Shared {
+  __device__ operator T*() { extern __shared__ int raw[]; return (T*)raw; }
+};
+__global__ void k(const float* in, float* out) {
+  float* s = Shared<float>();
+  s[threadIdx.x] = in[blockIdx.x * blockDim.x + threadIdx.x]; __syncthreads();
+  out[blockIdx.x * blockDim.x + threadIdx.x] = s[blockDim.x - 1 - threadIdx.x];
+}
+"""
+
+
+def test_dynamic_shared_memory_of_a_class_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.cu").write_text(SHARED_BY_CLASS)
+    (kernel,) = catalog.load_each(tmp_path / "a.cu")
+    assert calls.dynamic(calls.texts(kernel), text.entries(SHARED_BY_CLASS)[0].body)
+    other = SHARED_BY_CLASS.replace("Shared<float>()", "(float*)out")
+    assert not calls.dynamic((other,), text.entries(other)[0].body)
+    assert CliRunner().invoke(main, ["check", str(tmp_path / "a.cu")]).exit_code == 0

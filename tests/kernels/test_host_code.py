@@ -526,3 +526,18 @@ def test_macros_that_are_called_last_may_be_of_host_code(tmp_path: Path, macro: 
     else:
         with pytest.raises(BuildError, match='"lost" is undefined'):
             compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))
+
+
+def test_an_empty_statement_in_a_class_is_no_member(tmp_path: Path) -> None:
+    """The class, whose constructor is the host's, keeps its data."""
+    source = """struct P {
+  float x;
+  P(float a = 0) : x(a) {};
+};
+__global__ void k(P* p) { p[threadIdx.x].x = 2; }
+template <class T> void run(T* x) { k<<<1, 32>>>((P*)x); }
+template void run<float>(float*);
+"""
+    (tmp_path / "a.cu").write_text(source)
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "a.cu")])
+    assert result.exit_code == 0 and "Host code is left out: P, run\n" in result.output

@@ -16,7 +16,7 @@ from harness.emulator.memory import Scratch
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.patterns import WARP
-from harness.errors import EmulatorError
+from harness.errors import EmulatorError, NotEnded
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
@@ -158,9 +158,11 @@ class Batch:
     def met(self, number: int, lanes: Array) -> None:
         """Note that the threads `lanes`, bool (threads, blocks), pass the barrier `number` together."""
 
-    def hangs(self, how: str) -> EmulatorError:
-        """Return the error for threads that never end; `how` says how that is known."""
-        return EmulatorError(
+    def hangs(self, how: str, kind: type[EmulatorError] = EmulatorError) -> EmulatorError:
+        """Return the error for threads that never end; `how` says how that is known, or `kind` that it is not
+        sure.
+        """
+        return kind(
             f"the kernel hangs: {how}",
             where=f"block {self.launch.block_index(self.first)}",
             hint="A kernel that only takes long needs a larger budget: --budget, or from Python budget=. "
@@ -169,7 +171,7 @@ class Batch:
 
     def too_long(self, where: str, turns: int, total: int) -> EmulatorError:
         """Return the error for a loop that ends after `turns` more turns, `total` instructions in all."""
-        return EmulatorError(
+        return NotEnded(
             f"the loop that ends here takes about {turns:,} more turns: {total:,} instructions in all, and "
             f"the budget is {self.launch.budget:,}",
             where=where,
@@ -179,7 +181,7 @@ class Batch:
 
     def exhausted(self, instruction: Instruction) -> EmulatorError:
         """Return the error for a budget that ends at `instruction`."""
-        return EmulatorError(
+        return NotEnded(
             f"the kernel has not ended after {self.launch.budget:,} instructions",
             where=str(instruction.source),
             hint="Does the loop there end? If it only takes long, give the emulator a larger budget: "

@@ -21,6 +21,7 @@ from harness.emulator.group import spread
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.values import Array, Lanes
 from harness.emulator.ptx.literals import literal
+from harness.errors import NotEnded
 
 if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
@@ -37,8 +38,10 @@ _SHARE = 0.4  # of all these seconds, where others run and it is told twice
 _GROWTH = 1.5  # from one look to the next, or `_LATE` seconds where that is sooner
 _SHOTS = 16  # turns that a look lasts, or more, until lanes have taken three
 _YIELD = 16  # turns after which lanes in an endless loop let others run
-# Of `_SECONDS`: when loops that nothing bounds let others run, and how long; how many such times a batch has.
+# Of `_SECONDS`: when loops that nothing bounds let others run, and for how long none is called a hang; the
+# most such times of a launch.
 _FAIR, _TIMES = (1 / 8, 1 / 2), 3
+_LET = 1 / 8  # of the turns of `_SLOW`, in a loop that lets others run, who take the time
 _EXACT = {"eq", "ne", "equ", "neu"}
 
 
@@ -52,38 +55,31 @@ class Edge:
 
 
 class Fair:
-    """The times in which loops of a batch let others run: lanes, warps and blocks that have not come to run
-    may end a loop that nothing else bounds, and that changes memory while it waits for them.
+    """Lets others run: lanes, warps and blocks that have not come to run may end a loop that nothing else
+    bounds, and that changes memory while it waits for them. From the first such loop on all loops of a launch
+    do so. For some time none is called a hang, and blocks begin that have not begun.
 
-    had: the loops that had theirs, by their first instruction
-    turns: how often each loop has been taken in the present one, by the first thread of the group and the
-      branch
+    had: the loops that had that time, by their first instruction
     """
 
     def __init__(self) -> None:
-        self._end = 0.0  # of the present one, in seconds of this thread
+        self._end = 0.0  # of the present time, in seconds of this thread
         self.had: set[int] = set()
-        self.turns: dict[tuple[int, int], int] = {}
 
     @property
     def open(self) -> bool:
-        """Return whether there is one now."""
+        """Return whether no loop is called a hang now."""
         if self._end and time.thread_time() > self._end:
-            self._end, self.turns = 0.0, {}
+            self._end = 0.0
         return self._end > 0
 
     def begin(self, edge: Edge, seconds: float) -> bool:
-        """Begin one for a loop, and return True, unless it has had its own or there were enough."""
+        """Begin the time of a loop, and return True, unless it has had it or there were enough."""
         if edge.target in self.had or len(self.had) == _TIMES:
             return False
         self.had.add(edge.target)
         self._end = time.thread_time() + max(seconds, _LATE)
         return True
-
-    def took(self, row: int, pc: int) -> bool:
-        """Note a turn of a loop; return whether others shall run first."""
-        turns = self.turns[row, pc] = self.turns.get((row, pc), 0) + 1
-        return turns % _YIELD == 0
 
 
 class Loops:
@@ -110,20 +106,25 @@ class Loops:
         self.spinning: dict[tuple[int, int], int] = {}
         self.unbounded: dict[int, str] = {}
         self._shared = False  # others have run since the loop was first the outermost one
-        self.fair = Fair()
+        self._fair = batch.launch.fair
+        self._lets: dict[tuple[int, int], int] = {}  # all loops since they let others run, as `spinning`
+        self._let = False  # one of them did so in this turn of the batch, which might have gone on
 
     def took(self, runner: Runner, pc: int, where: Lanes) -> bool:
         """Note that the lanes `where` take the branch back `pc`; return whether others shall run first.
 
         Raises EmulatorError for a loop that does not end, or not within the budget, or the time.
         """
-        if self.fair.open and self.fair.took(runner.group.row, pc):
-            return True
-        if self.spinning:
+        if self.spinning or self._fair.had:
             key = (runner.group.row, pc)
             if key in self.spinning:
                 self.spinning[key] += 1
                 if self.spinning[key] % _YIELD == 0:
+                    return True
+            elif self._fair.open if self._batch.beside else self._fair.had:
+                self._lets[key] = self._lets.get(key, 0) + 1
+                if self._lets[key] % _YIELD == 0:
+                    self._let = True
                     return True
         if self._batch.steps_left > self._wake:
             if self._outer is not None or time.thread_time() - self._start < _LATE:
@@ -142,14 +143,14 @@ class Loops:
 
     def turns(self) -> list[tuple[tuple[int, int], int]]:
         """Return how far the loops that let others run are from doing so again."""
-        loops = (*self.spinning.items(), *self.fair.turns.items())
+        loops = (*self.spinning.items(), *self._lets.items())
         return sorted((key, turns % _YIELD) for key, turns in loops)
 
     def restart(self) -> None:
         """Forget the states that were seen: others have run. How a counter nears its bound still holds, and
-        a loop that has let others run for its time is judged as one that is alone.
+        a loop that need not have let them run is judged as one that is alone.
         """
-        self._repeats, self._shared = Repeats(), self._shared or not self.fair.had
+        self._repeats, self._shared, self._let = Repeats(), self._shared or not self._let, False
 
     def _scout(self, edge: Edge, used: int) -> None:
         """Find the outermost branch back that is taken for some time."""
@@ -223,23 +224,23 @@ class Loops:
         times = np.array([shot[0] for shot in self._shots])
         span = int((times[latest[2]] - times[latest[0]])[:, lanes].max())  # of two turns, in instructions
         total = used + even * span / 2
-        if np.isfinite(even) and total > launch.budget and len(self._exits(edge)) == 1:
-            raise batch.too_long(self._source(edge), int(even), int(total))
+        _, first, since = self._began[edge.row]
+        seconds, spent = time.thread_time() - since, used - first
+        if np.isfinite(even) and total > launch.budget:
+            if len(self._exits(edge)) == 1:
+                raise batch.too_long(self._source(edge), int(even), int(total))
+            self._let_others(edge, seconds)
         if np.isfinite(left):
             self.unbounded.pop(edge.row, None)
             return
-        _, first, since = self._began[edge.row]
-        seconds, spent = time.thread_time() - since, used - first
         others = self._shared or bool(self.spinning)  # which may still do what it waits for
         share = _SHARE if others else 1
         scale = launch.budget / BUDGET * share
-        whole = _SECONDS * launch.budget / BUDGET
-        due = seconds > _FAIR[0] * whole and (edge.row, edge.pc) not in self.spinning
-        if self.fair.open or (due and self.fair.begin(edge, _FAIR[1] * whole)):
-            launch.schedule.holds = False  # what is held may be what it waits for
+        if self._let_others(edge, seconds):
             return
         few = launch.threads * batch.blocks <= _SLOW[2] and not batch.beside  # where others take the time
-        slow = few and spent * 2 / span > _SLOW[1] and seconds > _SLOW[0] * max(share, scale)
+        enough = _SLOW[1] * (_LET if self._fair.had else 1)
+        slow = few and spent * 2 / span > enough and seconds > _SLOW[0] * max(share, scale)
         if slow or (spent > launch.patience and seconds > _SECONDS * scale):
             said = self.unbounded[edge.row] = (
                 f"the loop that ends at {self._source(edge)} has not ended after {spent:,} "
@@ -247,7 +248,15 @@ class Loops:
             )
             if not others:
                 runner.join(edge.target, self._shots[-1][1])
-                raise batch.hangs(said)
+                raise batch.hangs(said, NotEnded)
+
+    def _let_others(self, edge: Edge, seconds: float) -> bool:
+        """Let others run if a loop has taken so many seconds; return whether it is their time."""
+        whole = _SECONDS * self._batch.launch.budget / BUDGET
+        due = seconds > _FAIR[0] * whole and (edge.row, edge.pc) not in self.spinning
+        if due and self._fair.begin(edge, _FAIR[1] * whole):
+            self._batch.launch.schedule.holds = False  # what is held may be what it waits for
+        return self._fair.open
 
     def _source(self, edge: Edge) -> str:
         return str(self._batch.launch.entry.instructions[edge.pc].source)

@@ -37,8 +37,7 @@ def run_grid(launch: Launch) -> None:
             if not running:
                 break
             launch.timely()
-            if any(block.loops.fair.open for cluster in running for block in cluster.blocks):
-                at_once += 1
+            at_once += launch.fair.open
             before = launch.progress
             for cluster in launch.schedule.turns(running):
                 cluster.advance()

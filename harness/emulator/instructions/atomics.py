@@ -21,7 +21,15 @@ from harness.emulator.access import Place, check_written, observe, place
 from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.instructions.floating.half import narrow, widen
-from harness.emulator.instructions.load_store import SPACES, ld, registers, shape_of, st, stored
+from harness.emulator.instructions.load_store import (
+    SPACES,
+    ld,
+    nothing_loaded,
+    registers,
+    shape_of,
+    st,
+    stored,
+)
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import GLOBAL_BASE, ONES
 from harness.emulator.numbers.floats import flush
@@ -87,10 +95,10 @@ def atomic(decoder: Decoder, ins: Instruction) -> Run:
         raise decoder.refusal(ins)
 
     def run(group: Group, where: Lanes) -> None:
-        base, offset = read(group)
-        at = place(group, ins, space, shift(base, offset), where, size * count)
+        at = place(group, ins, space, shift(*read(group)), where, size * count)
         observe(group, ins, at, ATOMIC, size * count)
         if at.where is False:
+            nothing_loaded(group, into, where)
             return
         if group.launch.counter is not None:
             group.launch.counter.atomic(ins, group.count(at.where))

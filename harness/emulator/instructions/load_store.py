@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,10 +84,8 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
         at = place(group, ins, space, shift(base, offset), where, size * count)
         observe(group, ins, at, READ, size * count)
         if at.where is False:
-            for register in (r for r in into if r >= 0):
-                group.write(register, -1, where)  # nothing was loaded: all ones, which is NaN as a float
+            nothing_loaded(group, into, where)
             return
-
         check_written(group, ins, at, size * count)
         for i, register in enumerate(into):
             if register < 0:
@@ -98,6 +96,13 @@ def ld(decoder: Decoder, ins: Instruction) -> Run:
             group.write(register, finish(group, value) if finish else value, at.where)
 
     return run
+
+
+def nothing_loaded(group: Group, into: Sequence[int], where: Lanes) -> None:
+    """Write all ones, which are NaN as a float, to the registers of an access of which no lane is left."""
+    for register in into:
+        if register >= 0:
+            group.write(register, -1, where)
 
 
 def _extension(

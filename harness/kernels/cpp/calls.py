@@ -1,10 +1,9 @@
-"""Find what a kernel reaches by calls in its file and headers: dynamic shared memory of other functions."""
+"""Find what a kernel reaches in its file and headers: functions that it calls, and classes that it names."""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from harness.kernels import text
@@ -16,6 +15,10 @@ if TYPE_CHECKING:
 _FUNCTION = re.compile(
     r"\b(?!(?:if|for|while|switch|catch)\b)(\w+)\s*\([^(){};]*\)\s*(?:const\s*|noexcept\s*)*\{"
 )
+_CLASS = re.compile(
+    r"\b(?:struct|class)\s+(\w+)\s*(?:final\s*)?(?:<[^;{}()]*>\s*)?(?::[^;{}()]*)?\{"  # none of a template's
+)
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _CALLED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*\(")
 _DYNAMIC = re.compile(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__[^;{}]*?\b(\w+)\s*\[\s*\]")
 _KEPT = 8
@@ -31,29 +34,38 @@ def texts(kernel: Kernel) -> tuple[str, ...]:
 def dynamic(texts: tuple[str, ...], body: str) -> bool:
     """Return True where a kernel, or a function that it calls, has dynamic shared memory.
 
-    It is declared there, or outside of all functions and used there.
+    It is declared there, in a class that they name, or outside of all functions and used there.
     """
-    whole, (_, outside) = "".join(_reached(texts, body)), _functions(texts)
+    whole, (*_, outside) = reached(texts, body), _functions(texts)
     return bool(_DYNAMIC.search(whole)) or any(re.search(rf"\b{name}\b", whole) for name in outside)
 
 
-def _reached(texts: tuple[str, ...], body: str) -> Iterator[str]:
-    """Yield a body, and those of the functions of `texts` that it calls."""
-    known, _ = _functions(texts)
-    seen, left = set[str](), [body]
+def reached(texts: tuple[str, ...], body: str) -> str:
+    """Return a body, and those of the functions of `texts` that it calls and of the classes that it names."""
+    functions, classes, _ = _functions(texts)
+    seen, left, found = set[str](), [body], list[str]()
     while left:
-        yield (part := left.pop())
-        called = known.keys() & set(_CALLED.findall(part)) - seen
-        seen |= called
-        left += [function for name in sorted(called) for function in known[name]]
+        found.append(part := left.pop())
+        called = functions.keys() & set(_CALLED.findall(part)) - seen
+        named = classes.keys() & set(_WORD.findall(part)) - seen - called
+        seen |= called | named
+        left += [one for name in sorted(called) for one in functions[name]]
+        left += [one for name in sorted(named) for one in classes[name]]
+    return "".join(found)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _functions(texts: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Return the bodies of functions by name, and the names of what is declared outside of them."""
+def _functions(
+    texts: tuple[str, ...],
+) -> tuple[dict[str, list[str]], dict[str, list[str]], tuple[str, ...]]:
+    """Return the bodies of functions and of classes by name, and the names of what is declared outside."""
     found: dict[str, list[str]] = {}
+    classes: dict[str, list[str]] = {}
     names: list[str] = []
     for plain in map(text.blank, texts):
+        for at in _CLASS.finditer(plain):
+            body = plain[at.end() - 1 : text.closing(plain, at.end() - 1) + 1]
+            classes.setdefault(at[1], []).append(body)
         done = 0
         for at in _FUNCTION.finditer(plain):
             closed = text.closing(plain, at.end() - 1)
@@ -62,4 +74,4 @@ def _functions(texts: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[str,
                 names += _DYNAMIC.findall(plain, done, at.start())
                 done = closed + 1
         names += _DYNAMIC.findall(plain, done)
-    return found, tuple(names)
+    return found, classes, tuple(names)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.kernels import text
-from harness.kernels.cpp import conditions, launches
+from harness.kernels.cpp import calls, conditions, launches
 from harness.kernels.expr import Expr, ExprError
 
 _ITEMS = 64  # blocks that have an item each, at most
@@ -31,6 +31,8 @@ _TAKEN = frozenset(
         unverified updated verify_axes""",
     )
 )
+# What tells a kernel its block, or may: macros and headers of others.
+_GRID = re.compile(r"blockIdx|grid|ctaid|cluster|#\s*include\s*\"|\b[A-Z][A-Z\d_]{4,}\s*\(")
 _THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
 
 _PER_BLOCK = re.compile(r"(?:n(?:um)?_?)?threads_?per_?block|tpb|block_?dim(?:_?x)?", re.IGNORECASE)
@@ -108,11 +110,20 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     if len(tile) == 1 and _by_warps(entry):
         tile = (max(1, tile[0] // _WARP),)
     grid = _grid(launched, entry)
-    if launched is None and launches.one_block(source, name):
+    if launched is None and (launches.one_block(source, name) or not _of_a_grid(source, entry)):
         grid = (Expr.parse(1),)
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
+
+
+def _of_a_grid(source: str, entry: text.Entry) -> bool:
+    """Return False where nothing that a kernel reaches in its text asks which block it is in, and no host
+    code there launches it.
+    """
+    directives = "".join(re.findall(r"(?m)^[ \t]*#(?:\\\n|.)*", source))
+    launch = re.search(rf"\b{entry.name}\b[^;{{}}]*<<<", text.blank(source))
+    return bool(launch or _GRID.search(calls.reached((source,), entry.body) + directives))
 
 
 def axes(entry: text.Entry) -> text.Entry:

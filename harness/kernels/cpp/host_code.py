@@ -288,6 +288,8 @@ def items(plain: str, begin: int, end: int, depth: int = 0) -> Iterator[Item]:
                 continue
             yield _item(plain, start, closed, head, function=True, depth=depth)
             start = at = _label(plain, closed)
+        elif c == ";" and not plain[start:at].strip():  # an empty statement, as after a member's body
+            start = at = _label(plain, at + 1)
         elif c == ";":
             head = _TEMPLATE.sub("", plain[start:at].partition("{")[0])
             yield _item(plain, start, at + 1, head, function=_is_function(head), depth=depth)
@@ -305,7 +307,9 @@ def _item(plain: str, begin: int, end: int, head: str, *, function: bool, depth:
     if opened >= 0 and depth < _DEEPEST and _CLASS.search(head) and "=" not in head:
         parts = tuple(items(plain, opened + 1, _closing(plain, opened, end) - 1, depth + 1))
     called = head if function else re.split(r"=|(?<!:):(?!:)|\[", head)[0]
-    names = re.findall(r"([A-Za-z_]\w*)\s*(?:\(|\Z)" if function else r"([A-Za-z_]\w*)", called)
+    names = re.findall(
+        r"([A-Za-z_]\w*)\s*(?:<[^()]*>\s*)?(?:\(|\Z)" if function else r"([A-Za-z_]\w*)", called
+    )
     return Item(
         begin=begin,
         end=end,
