@@ -273,7 +273,7 @@ def test_a_parameter_may_be_called_as_attributes_of_problems_are(run: Any, name:
 
 def test_no_axis_is_an_attribute_of_problems() -> None:
     known = {name for name in dir(ArrayProblem) if not name.startswith("__")}
-    (entry,) = text.entries(f"__global__ void k({', '.join(f'int {name}' for name in known)}) {}")
+    (entry,) = text.entries(f"__global__ void k({', '.join(f'int {name}' for name in known)}) {{}}")
     assert known.intersection(p.name for p in guesses.axes(entry).parameters) == {
         "output"
     }  # which is not read
