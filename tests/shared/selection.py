@@ -4,7 +4,7 @@
 runs where something names it: `-m slow`, `-m exhaustive`, `-m gpu`, `-m ''`, `-k`, or its node id. A plain
 `pytest` leaves it out and says so in its last lines.
 
-``--share 0.5`` runs of a test with many cases about that share, drawn by ``--share-seed``, and one case at
+``--share 0.4`` runs of a test with many cases about that share, drawn by ``--share-seed``, and one case at
 least: what takes CI too long as a whole is run in turns.
 """
 
