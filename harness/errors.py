@@ -116,7 +116,7 @@ class NeedsGpu(EmulatorError):
     """The PTX has an instruction that the emulator does not know, so it needs a real GPU."""
 
 
-class OutOfTime(EmulatorError):
+class OutOfTime(NotEnded):
     """A launch has not ended when its time was over."""
 
 

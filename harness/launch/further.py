@@ -107,13 +107,11 @@ def late(
         try:
             other, arrays = launch(built, problem, inputs, quick)
             wrong = explained(judged(problem, inputs, reference, arrays)[1], other)
-        except (NotEnded, OutOfTime) as e:
-            if schedule == _HELD:
+        except (HarnessError, MemoryError) as e:
+            if schedule == _HELD and isinstance(e, NotEnded):
                 break
             if isinstance(e, OutOfTime):
                 raise
-            wrong = [str(e)]
-        except (HarnessError, MemoryError) as e:
             wrong = [str(e) or "host memory is exhausted"]
         run = _joined(run, (), how, schedule)
         if wrong:

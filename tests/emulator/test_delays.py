@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness import compile_kernel
-from harness.bench import emulation
-from harness.bench.row import FAILED, OK, Measurement
+from harness.bench.row import FAILED, OK
 from harness.emulator import Emulation
-from harness.kernels import spec
-from harness.launch.builds import Built
-from harness.problems.gemm import GEMMS
-from shared.corpus import HONEST
 from shared.emulator_kernels import launch
+from shared.honest import checked
 
 BLOCKS, THREADS = 8, 64
 SEEDS = range(1, 21)
@@ -228,24 +221,6 @@ def test_all_is_there_at_the_end() -> None:
 
 
 # -- as `harness check` has it
-
-
-@functools.cache
-def honest(name: str) -> spec.Kernel:
-    return spec.load(next(path for path in HONEST if path.stem == name))
-
-
-def checked(name: str, *changes: tuple[str, str]) -> Measurement:
-    kernel = honest(name)
-    text = kernel.source
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    variant = replace(next(iter(kernel.variants())), kernel=replace(kernel, source=text))
-    problem = GEMMS["fp32"].from_axes({"M": 20, "N": 37, "K": 40, "beta": 0.5})
-    inputs = problem.inputs(1)
-    built = Built(variant=variant, cubin=compile_kernel(variant, "sm_90"), sass=None)
-    return emulation.row(built, problem, inputs, problem.reference(inputs), emulation.Options())
 
 
 FENCE = ("    __threadfence();\n    __syncthreads", "    __syncthreads")

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from harness import compile_kernel
-from harness.bench import emulation
-from harness.bench.row import FAILED, OK, Measurement
+from harness.bench.row import FAILED, OK
 from harness.emulator import Emulation
 from harness.errors import EmulatorError
-from harness.kernels import spec
 from harness.launch import further
-from harness.launch.builds import Built
-from harness.problems.gemm import GEMMS
-from shared.corpus import HONEST
 from shared.emulator_kernels import launch
+from shared.honest import checked
 from shared.sweeps import sweep
 
 BLOCKS, THREADS = 8, 64
@@ -131,25 +124,6 @@ def test_a_hang_is_told(what: str, beside: str) -> None:
         said = str(error)
     assert "hangs" in said or "no thread can move" in said
     assert time.thread_time() - began < 10
-
-
-@functools.cache
-def honest(name: str) -> spec.Kernel:
-    return spec.load(next(path for path in HONEST if path.stem == name))
-
-
-def checked(name: str, *changes: tuple[str, str]) -> Measurement:
-    """Return what `harness check` and `verify` make of a kernel with changes."""
-    kernel = honest(name)
-    text = kernel.source
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    variant = replace(next(iter(kernel.variants())), kernel=replace(kernel, source=text))
-    problem = GEMMS["fp32"].from_axes({"M": 20, "N": 37, "K": 40, "beta": 0.5})
-    inputs = problem.inputs(1)
-    built = Built(variant=variant, cubin=compile_kernel(variant, "sm_90"), sass=None)
-    return emulation.row(built, problem, inputs, problem.reference(inputs), emulation.Options())
 
 
 STRONG = (

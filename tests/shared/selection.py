@@ -23,8 +23,8 @@ MARKERS = (
 )
 RUN_SLOW = "pytest -m slow -n auto"
 
-_LEFT_OUT = pytest.StashKey[int]()
-_UNDRAWN = pytest.StashKey[int]()
+_LEFT_OUT, _UNDRAWN = pytest.StashKey[int](), pytest.StashKey[int]()
+_COUNTS = {"left_out": _LEFT_OUT, "undrawn": _UNDRAWN}  # by what a worker calls them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,14 +100,14 @@ def _is_among(item: pytest.Item, named: Sequence[tuple[Path, str]]) -> bool:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Tell the controller what this worker left out; every worker collects the same tests."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left_out"] = session.config.stash.get(_LEFT_OUT, 0)
-        session.config.workeroutput["undrawn"] = session.config.stash.get(_UNDRAWN, 0)
+        stash = session.config.stash
+        session.config.workeroutput |= {name: stash.get(key, 0) for name, key in _COUNTS.items()}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
-    node.config.stash[_UNDRAWN] = getattr(node, "workeroutput", {}).get("undrawn", 0)
+    for name, key in _COUNTS.items():
+        node.config.stash[key] = getattr(node, "workeroutput", {}).get(name, 0)
 
 
 def pytest_terminal_summary(

@@ -159,8 +159,9 @@ class Batch:
         """Note that the threads `lanes`, bool (threads, blocks), pass the barrier `number` together."""
 
     def hangs(self, how: str, kind: type[EmulatorError] = EmulatorError) -> EmulatorError:
-        """Return the error for threads that never end; `how` says how that is known, or `kind` that it is not
-        sure.
+        """Return the error for threads that never end; `how` says how that is known.
+
+        kind: NotEnded where it follows from the time alone
         """
         return kind(
             f"the kernel hangs: {how}",

@@ -85,8 +85,8 @@ class Fair:
 class Loops:
     """The branches back that the threads of `batch` take.
 
-    spinning: how often a loop has been taken that does the same again and again while others could run, by
-      the first thread of the group and the branch
+    spinning: the loops that do the same again and again while others could run, by the first thread of the
+      group and the branch
     unbounded: what is said of loops that nothing bounds but what others do, by the first thread of the group
     """
 
@@ -103,12 +103,12 @@ class Loops:
         self._repeats = Repeats()
         self._shots: list[tuple[int, Lanes, list[Array]]] = []
         self._turns: Any = 0  # of each lane, in this look
-        self.spinning: dict[tuple[int, int], int] = {}
+        self.spinning: set[tuple[int, int]] = set()
         self.unbounded: dict[int, str] = {}
         self._shared = False  # others have run since the loop was first the outermost one
         self._fair = batch.launch.fair
-        self._lets: dict[tuple[int, int], int] = {}  # all loops since they let others run, as `spinning`
-        self._let = False  # one of them did so in this turn of the batch, which might have gone on
+        self._taken: dict[tuple[int, int], int] = {}  # how often those loops that let others run
+        self._let = False  # one that might have gone on did so in this turn of the batch
 
     def took(self, runner: Runner, pc: int, where: Lanes) -> bool:
         """Note that the lanes `where` take the branch back `pc`; return whether others shall run first.
@@ -117,14 +117,11 @@ class Loops:
         """
         if self.spinning or self._fair.had:
             key = (runner.group.row, pc)
-            if key in self.spinning:
-                self.spinning[key] += 1
-                if self.spinning[key] % _YIELD == 0:
-                    return True
-            elif self._fair.open if self._batch.beside else self._fair.had:
-                self._lets[key] = self._lets.get(key, 0) + 1
-                if self._lets[key] % _YIELD == 0:
-                    self._let = True
+            spins = key in self.spinning
+            if spins or (self._fair.open if self._batch.beside else self._fair.had):
+                self._taken[key] = self._taken.get(key, 0) + 1
+                if self._taken[key] % _YIELD == 0:
+                    self._let |= not spins
                     return True
         if self._batch.steps_left > self._wake:
             if self._outer is not None or time.thread_time() - self._start < _LATE:
@@ -143,8 +140,7 @@ class Loops:
 
     def turns(self) -> list[tuple[tuple[int, int], int]]:
         """Return how far the loops that let others run are from doing so again."""
-        loops = (*self.spinning.items(), *self._lets.items())
-        return sorted((key, turns % _YIELD) for key, turns in loops)
+        return sorted((key, turns % _YIELD) for key, turns in self._taken.items())
 
     def restart(self) -> None:
         """Forget the states that were seen: others have run. How a counter nears its bound still holds, and
@@ -187,7 +183,8 @@ class Loops:
         if launch.code.slice.complete and self._repeats.seen([batch]):
             others = [r for r in batch.runners if r is not runner and (r.ready or r.later or r.parked)]
             if runner.ready or runner.later or runner.parked or others or not launch.alone:
-                self.spinning[edge.row, edge.pc] = 0
+                self.spinning.add((edge.row, edge.pc))
+                self._taken[edge.row, edge.pc] = 0
                 self._rest(used)
                 return True
             runner.join(edge.target, where)

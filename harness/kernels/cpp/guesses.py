@@ -110,20 +110,19 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     if len(tile) == 1 and _by_warps(entry):
         tile = (max(1, tile[0] // _WARP),)
     grid = _grid(launched, entry)
-    if launched is None and (launches.one_block(source, name) or not _of_a_grid(source, entry)):
-        grid = (Expr.parse(1),)
+    if launched is None:
+        one = launches.one_block(source, name)
+        if one or (one is None and not _asks_its_block(source, entry)):
+            grid = (Expr.parse(1),)
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
 
-def _of_a_grid(source: str, entry: text.Entry) -> bool:
-    """Return False where nothing that a kernel reaches in its text asks which block it is in, and no host
-    code there launches it.
-    """
+def _asks_its_block(source: str, entry: text.Entry) -> bool:
+    """Return whether a kernel, or what it reaches in its text, asks which block it is in, or may."""
     directives = "".join(re.findall(r"(?m)^[ \t]*#(?:\\\n|.)*", source))
-    launch = re.search(rf"\b{entry.name}\b[^;{{}}]*<<<", text.blank(source))
-    return bool(launch or _GRID.search(calls.reached((source,), entry.body) + directives))
+    return bool(_GRID.search(calls.reached((source,), entry.body) + directives))
 
 
 def axes(entry: text.Entry) -> text.Entry:

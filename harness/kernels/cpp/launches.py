@@ -168,11 +168,14 @@ def of(source: str, entry: str) -> Launch | None:
     return next(iter(same or alike), None)
 
 
-def one_block(source: str, entry: str) -> bool:
-    """Return True where a text launches a kernel with one block only, of however many threads."""
+def one_block(source: str, entry: str) -> bool | None:
+    """Return whether a text launches a kernel with one block only, of however many threads.
+
+    None is returned where it does not launch it.
+    """
     name = _alone(entry).partition("<")[0]
     grids = [launch.grid for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name]
-    return bool(grids) and all(set(grid) == {1} for grid in grids)
+    return all(set(grid) == {1} for grid in grids) if grids else None
 
 
 def _alone(entry: str) -> str:
