@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pkgutil
@@ -33,6 +34,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if getattr(config.option, "numprocesses", None):  # of pytest-xdist, whose workers begin after this
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected to itself: thousands of cases live as long as the process, and each full
+    collection of garbage would look at all of them.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -132,6 +132,7 @@ def test_a_kernel_that_hangs_is_not_tried_again(
     assert "03_tiled --axis=N=48" not in here.axes
 
 
+@pytest.mark.slow
 def test_where_a_new_process_has_no_context_either_all_is_an_error(here: Here, tmp_path: Path) -> None:
     """The control: what the rows above show is not there by itself. A kernel is not tried again then."""
     here.fake.execute, here.new = fake_gemm.Faulting(here.fake, {(TILED, 32)}), False

@@ -212,9 +212,8 @@ def test_the_range_of_a_measurement() -> None:
         assert size < 48 or (low, high) == (48 * (tiles - 1) + 1, 48 * tiles) or tiles < 3
 
 
-@pytest.mark.parametrize(
-    "dtype", ["tf32", *(pytest.param(x, marks=pytest.mark.slow) for x in ("bf16", "fp16"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["tf32", "bf16", "fp16"])
 def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None:
     seen = set()
     for m in SIZES:

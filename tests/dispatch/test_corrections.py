@@ -40,6 +40,7 @@ def test_trees_by_hand() -> None:
     assert forest.predict(rows[:0]).tolist() == []
 
 
+@pytest.mark.slow
 def test_each_leaf_of_the_shipped_trees_is_reached_and_stays() -> None:
     for forest in corrections.shipped().values():
         leaves = forest.left == forest.right

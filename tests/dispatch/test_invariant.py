@@ -38,6 +38,7 @@ SIZES = st.integers(1, 20_000)
     st.sampled_from([PLAIN, Epilogue(COLUMNS, "silu")]),
 )
 @settings(max_examples=60, deadline=None)
+@pytest.mark.slow
 def test_the_order_depends_on_n_and_k_only(
     n: int, k: int, rows: list[int], dtype: str, layout: str, unmapped: str, epilogue: Epilogue
 ) -> None:

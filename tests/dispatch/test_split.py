@@ -49,6 +49,7 @@ def counted(made: Sequence[Part], M: int, N: int) -> np.ndarray:
 
 @given(st.integers(1, 2100), st.integers(1, 2100), st.sampled_from([1, 64, 777, 4096]))
 @settings(max_examples=60, deadline=None)
+@pytest.mark.slow
 def test_every_output_is_computed_once(M: int, N: int, K: int) -> None:
     made = divided(M, N, K, **H200)
     assert (counted(made, M, N) == 1).all()

@@ -53,6 +53,7 @@ def test_the_record_has_every_rung_and_no_bit_differs() -> None:
     assert not [row["step"] for row in found if row["differ"]]
 
 
+@pytest.mark.slow
 def test_rungs_of_mma_sync_give_the_bits_of_the_record() -> None:
     found = [row for row in rows() if row["kernel"].startswith(("21", "28"))]
     assert len(found) == 4

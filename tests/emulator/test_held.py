@@ -94,8 +94,12 @@ WAITS = {
 }
 
 
-@pytest.mark.parametrize("beside", ["", MBARRIER], ids=["", "beside an mbarrier"])
-@pytest.mark.parametrize("what", WAITS)
+WAITING = [(what, beside) for what in WAITS for beside in ("", MBARRIER)]
+
+
+@pytest.mark.parametrize(
+    ("what", "beside"), sweep(WAITING, lambda what, beside: "moves" not in what and not beside)
+)
 def test_who_waits_for_a_warp_that_is_held_gets_it(what: str, beside: str) -> None:
     out, found = run(beside + WAITS[what], "held")
     assert np.array_equal(out, A) and not found.findings
@@ -114,7 +118,9 @@ HANGS = {
 BESIDE = [(what, beside) for what in HANGS for beside in ("", MBARRIER) if not (beside and "turns" in what)]
 
 
-@pytest.mark.parametrize(("what", "beside"), sweep(BESIDE, lambda what, beside: not beside))
+@pytest.mark.parametrize(
+    ("what", "beside"), sweep(BESIDE, lambda what, beside: "flag" in what and not beside)
+)
 def test_a_hang_is_told(what: str, beside: str) -> None:
     """The control: a warp that is held does not hide it, nor does that it comes."""
     began = time.thread_time()
@@ -144,6 +150,7 @@ def test_a_further_launch_finds_it() -> None:
     assert badly.status == FAILED and "in a further launch, with --schedule held: FAILED" in badly.error
 
 
+@pytest.mark.slow
 def test_a_right_kernel_that_takes_long_warp_by_warp_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds, told in ((-1.0, False), (further._SECONDS, True)):
         monkeypatch.setattr(further, "_SECONDS", seconds)

@@ -85,6 +85,7 @@ def test_the_bound_is_that_of_the_share() -> None:
     assert sum(path.stem in ("float4", "whole_tiles") for path in HONEST) == 2, "kernels with requires"
 
 
+@pytest.mark.slow
 def test_a_fence_between_atomics_that_do_not_race_is_found() -> None:
     kernel = next(k for k in kernels() if k.path.stem == "split_k_atomics")
     subject, source = Subject.of(kernel), flat(kernel)

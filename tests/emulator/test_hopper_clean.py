@@ -144,6 +144,7 @@ def test_who_arrives_and_ends_is_counted_once(schedule: str, threads: int) -> No
     assert clean == (threads == 192)
 
 
+@pytest.mark.slow
 def test_griddepcontrol_alone_does_not_part_the_blocks() -> None:
     """Hundreds of blocks run side by side; with a unit that is asynchronous they would take their turns."""
 

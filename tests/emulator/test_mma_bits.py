@@ -21,17 +21,22 @@ from harness.emulator.instructions.matrix import sums
 from harness.results import record
 from shared import mma_bits
 from shared.places import record_file
+from shared.sweeps import sweep
 
 RECORD = "h200/scripts/mma_bits"
+FEW = ("m16n8k8.row.col.f32.tf32.tf32.f32", "m16n8k32.row.col.f32.e4m3.e4m3.f32")
+forms = pytest.mark.parametrize(
+    "form", sweep(mma_bits.FORMS, lambda form: form.opcode.endswith(FEW)), ids=lambda form: form.opcode
+)
 
 
-@pytest.mark.parametrize("form", mma_bits.FORMS, ids=lambda f: f.opcode)
+@forms
 def test_only_the_emulators_own_sums_give_its_bits(form: mma_bits.Form) -> None:
     found = mma_bits.differences(form, mma_bits.emulated)
     assert [name for name, count in found.items() if not count] == [mma_bits.chosen(form)]
 
 
-@pytest.mark.parametrize("form", mma_bits.FORMS, ids=lambda f: f.opcode)
+@forms
 def test_a_card_of_other_sums_is_told(form: mma_bits.Form, monkeypatch: pytest.MonkeyPatch) -> None:
     name, model = random.SystemRandom().choice(list(mma_bits.candidates(form).items()))
     monkeypatch.setitem(sums.MMA, form.left, model)

@@ -336,6 +336,7 @@ def test_a_fault_in_the_middle_of_verify_is_kept(
 
 
 @workers("a")
+@pytest.mark.slow
 def test_of_a_file_with_two_kernels_each_is_measured_once(units: InProcess, tmp_path: Path) -> None:
     text = (
         "__global__ void NAME(const float* x, float* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }\n"

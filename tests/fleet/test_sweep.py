@@ -103,6 +103,7 @@ def test_units_go_to_gpus_of_their_model(rig: Rig) -> None:
 
 
 @workers("h", "l")
+@pytest.mark.slow
 def test_a_model_whose_gpus_have_gone_keeps_no_other_waiting(rig: Rig) -> None:
     """Nor does it end their work, where it comes first."""
     rig.about["l"] = gpu("l", name="Lesser GPU")

@@ -19,7 +19,7 @@ from harness.support.cache import Cache
 from shared.corpus import DATA, EXPLOITS, HONEST, Exploit, checks_table, table
 from shared.places import ROOT
 
-QUICK = {"replay_globals", "skip_own_output", "half_k"}
+QUICK = {"half_k"}
 
 
 def judged(variant: Variant, cache: Cache, *, seed: int = 5, seconds: float = 900) -> list[Check]:

@@ -232,10 +232,10 @@ __global__ void shift(const float* x, float* y, int n)
     ("source", "right", "wrong"),
     [
         pytest.param(CHOSEN, "x[at]", "x[at + n]", id="chosen"),
-        pytest.param(BINS, "k < 5; ++k", "k <= 5; ++k", id="bins"),
-        pytest.param(SQUARES, "y[k * n * n", "y[(k + 1) * n * n", id="squares"),
+        pytest.param(BINS, "k < 5; ++k", "k <= 5; ++k", id="bins", marks=pytest.mark.slow),
+        pytest.param(SQUARES, "y[k * n * n", "y[(k + 1) * n * n", id="squares", marks=pytest.mark.slow),
         pytest.param(ROWS, "row >= n", "row > n", id="rows", marks=pytest.mark.slow),
-        pytest.param(BORDER, "now[AT(i, j + 1)]", "now[AT(i, j + 2)]", id="border"),
+        pytest.param(BORDER, "now[AT(i, j + 1)]", "now[AT(i, j + 2)]", id="border", marks=pytest.mark.slow),
         pytest.param(CUBE, "cells[flat(x, y, z,", "cells[flat(x, y, z + 1,", id="cube"),
         pytest.param(EACH, "k < MOST", "k <= MOST", id="each", marks=pytest.mark.slow),
     ],

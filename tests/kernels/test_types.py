@@ -260,6 +260,7 @@ def test_a_table_of_your_own_with_former_names(monkeypatch: pytest.MonkeyPatch, 
         choose.reread()
 
 
+@pytest.mark.slow
 def test_every_choice_of_the_shipped_table_is_there() -> None:
     table = shipped_table.contents()
     for entry in (*table["candidates"], *table["tuned"]):

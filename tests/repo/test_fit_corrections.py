@@ -71,7 +71,8 @@ def test_regrets_and_weights_by_hand() -> None:
 
 
 @pytest.mark.skipif(not RECORDS.exists(), reason="an sdist has no records")
-@pytest.mark.parametrize("name", ["fp32", pytest.param("tf32", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fp32", "tf32"])
 def test_the_shipped_trees_are_of_the_shipped_records(name: str) -> None:
     """On draws that were fitted they take most of the regret away; of other constants they would not."""
     times = fit_model.times([RECORDS / "regret-31.json.gz"], fit_model.candidates())

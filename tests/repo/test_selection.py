@@ -112,6 +112,7 @@ def test_one(): pass
 """
 
 
+@pytest.mark.slow
 def test_a_share_of_the_cases_is_drawn_and_each_test_runs(run: Any, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=CASES)
     seen: set[str] = set()

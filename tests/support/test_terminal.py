@@ -28,12 +28,15 @@ def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
         ["bench", "01", "13", "14", "21", "28", "-a", "N=32", "--arch", "sm_75"],
         pytest.param(["verify", "03", "22", "-d", "emulator"], marks=pytest.mark.slow),
         pytest.param(["verify", "03", "20", "23", "28", "-d", "emulator"], marks=pytest.mark.exhaustive),
-        ["check", "05", "22", "-a", "N=32"],
+        pytest.param(["check", "05", "22", "-a", "N=32"], marks=pytest.mark.slow),
         pytest.param(["check", "05", "21", "20", "-a", "N=32"], marks=pytest.mark.slow),
         ["check", "tiled", "-a", "N=32", "--lines"],
         pytest.param(["build", "20", "23"], marks=pytest.mark.slow),
         pytest.param(["sass", "23", "20"], marks=pytest.mark.slow),
-        ["explain", "coalesced", "tiled", "-a", "N=64", "--record", LADDER, "--record", PROFILE],
+        pytest.param(
+            ["explain", "coalesced", "tiled", "-a", "N=64", "--record", LADDER, "--record", PROFILE],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ["explain", "--claims", "05", "07", "--record", LADDER, "--record", PROFILE],
             marks=pytest.mark.slow,
