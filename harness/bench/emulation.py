@@ -30,11 +30,13 @@ from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, O
 from harness.launch.builds import Built, Progress
 from harness.launch.emulated import SMS, Memory, Options, launch
 from harness.launch.further import explained, further, judged, late
+from harness.launch.kernel import grid
 from harness.problems import checks
 from harness.problems.protocol import (
     Axes,
     Problem,
     Reference,
+    longer,
     outputs,
 )
 from harness.problems.verify import Repeats
@@ -140,6 +142,11 @@ def row(
     variant, memory = built.variant, Memory()
     try:
         run, arrays = launch(built, problem, inputs, options, memory)
+        shape = (*grid(variant, problem, sms=options.sms), *variant.block) if run.reached else ()
+        if (more := longer(problem, run.reached, shape)) is not None:
+            problem, memory = more, Memory()
+            inputs, reference = _inputs(problem, options.seed)
+            run, arrays = launch(built, problem, inputs, options, memory)
     except NeedsGpu as e:
         return Measurement.failed_with(built, problem, e, REFUSED)
     except (HarnessError, MemoryError) as e:

@@ -10,7 +10,7 @@ from harness.cli import options
 from harness.dispatch import choose
 from harness.dispatch.model import cost, traffic
 from harness.errors import UsageError
-from harness.kernels import catalog
+from harness.kernels.cpp import calls
 
 if TYPE_CHECKING:
     from harness.driver import Device
@@ -63,8 +63,8 @@ def select(
         entry=entry,
         include=include,
     )
-    selected = [catalog.launchable(kernel) for kernel in selected]
-    variants = [replace(v, kernel=catalog.launchable(v.kernel)) for v in variants]
+    selected = [calls.launchable(kernel) for kernel in selected]
+    variants = [replace(v, kernel=calls.launchable(v.kernel)) for v in variants]
     return variants, options.points(selected, axis, default, also=also)
 
 

@@ -154,11 +154,15 @@ def by_kernel(rows: Iterable[Measurement]) -> list[tuple[str, list[Measurement]]
     return [(group[0].label, group) for group in groups.values()]
 
 
-def name_shapes(points: Mapping[type[Problem], Sequence[Axes]]) -> None:
-    """Print all shapes, below a table that has no room for them."""
+def name_shapes(points: Mapping[type[Problem], Sequence[Axes]], rows: Sequence[Measurement] = ()) -> None:
+    """Print all shapes, below a table that has no room for them; those of `rows` where a guess was mended."""
+    from harness.problems.protocol import unverified
+
     said = []
     for cls, axes_list in points.items():
-        whole = [cls.from_axes(a).label.replace(" ", "\N{NO-BREAK SPACE}") for a in axes_list]
+        found = [row.problem for row in rows if type(row.problem) is cls and unverified(row.problem)]
+        found = found or [cls.from_axes(a) for a in axes_list]
+        whole = [problem.label.replace(" ", "\N{NO-BREAK SPACE}") for problem in found]
         said.append(terminal.fill(f"shapes: {', '.join(whole)}", " " * 8))
     for text in dict.fromkeys(said):  # kernels without front matter have a problem each
         click.echo(text.replace("\N{NO-BREAK SPACE}", " "))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,7 @@ class Emulation:
     waits: it has strong stores that ``delayed`` can hold back
     late: the stores of which other blocks saw what came after them, and not the stores themselves. That is no
       fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
+    reached: of each buffer past whose end the kernel went, how far, in bytes from its start
     """
 
     findings: tuple[Finding, ...]
@@ -77,6 +78,7 @@ class Emulation:
     contended: tuple[Source, ...] = ()
     waits: bool = False
     late: tuple[Late, ...] = ()
+    reached: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Emulation: {len(self.findings)} findings, {len(self.notices)} notices>"
@@ -221,6 +223,7 @@ def emulate(
             contended=code.contended,
             waits=bool(code.waits) and not code.asynchronous,
             late=launch.delays.late() if launch.delays is not None else (),
+            reached=launch.findings.ends,
         )
 
 

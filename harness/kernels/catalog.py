@@ -18,13 +18,11 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
-from harness.kernels.cpp import calls, guesses, includes
+from harness.kernels.cpp import guesses, includes, launches
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
 
-_SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
-_OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
 _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 
@@ -124,7 +122,7 @@ def load_each(path: Path | str) -> list[Kernel]:
     named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
     whole = [name for names in named for name in names if name] or [entry.name for entry in known]
     include = includes.of_repository(path, source)
-    return [replace(_guessed(source, path, known, name), include=include) for name in whole]
+    return [_guessed(source, path, known, name, include) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -147,21 +145,17 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     if kernel.language == "cuda" and text.find(known, entry) is None and not made:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
-    found = _guessed(kernel.source, kernel.path, known, entry) if kernel.plain else kernel
+    own = kernel.source, kernel.path
+    found = _guessed(*own, known, entry, kernel.include) if kernel.plain else kernel
     return replace(found, entry=entry, include=kernel.include)
 
 
-def launchable(kernel: Kernel) -> Kernel:
-    """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
-    entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
-    if entry is None or kernel.shared({}) or not calls.dynamic(calls.texts(kernel), entry.body):
-        return kernel
-    return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(kernel.source) else _SHARED))
-
-
-def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -> Kernel:
-    """Return a kernel without front matter as it may be launched."""
-    guess = guesses.of(source, text.find(known, entry), entry)
+def _guessed(
+    source: str, path: Path, known: Sequence[text.Entry], entry: str, include: tuple[str, ...]
+) -> Kernel:
+    """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
+    headers = includes.included(path, source, include).own.values()
+    guess = guesses.of(launches.with_headers(source, headers), text.find(known, entry), entry)
     return Kernel(
         path=path,
         source=source,
@@ -174,6 +168,7 @@ def _guessed(source: str, path: Path, known: Sequence[text.Entry], entry: str) -
         grid=guess.grid,
         shared=Expr.parse(guess.shared),
         params={},
+        include=include,
         plain=path.stem if len(known) == 1 else f"{path.stem}:{''.join(entry.split())}",
     )
 

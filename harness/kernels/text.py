@@ -252,20 +252,21 @@ def _dimensions(body: str, index: str) -> int:
 
 
 def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
-    """Return True where the index of a block is used, and multiplied by nothing but parameters.
-
-    Variables that are this index, ``int bx = blockIdx.x;``, count as it.
+    """Return True where the index of a block is used, and multiplied by nothing but parameters, or compared
+    with one: in ``if (row >= rows) return;`` with ``int row = blockIdx.x;`` a factor is the length of a row.
     """
     index = rf"blockIdx\s*\.\s*{axis}"
-    alike = _alike(body, index)
+    alike = named(body, index)
     beside = re.findall(rf"([\w.]*)\s*\*\s*\b(?:{alike})\b|\b(?:{alike})\b\s*(?:\*|<<)\s*([\w.]*)", body)
     known = all((left or right) in names for left, right in beside)
+    limits = re.findall(rf"\b(?:{alike})\s*(?:>=|<)\s*(\w+)", body)
+    known = known or any(limit in names for limit in limits)
     return bool(re.search(index, body)) and known and "mul24" not in body
 
 
 def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:
     """Yield (axis, step, whether the thread's index is added) for products of the block's index."""
-    block, thread = (_alike(body, rf"{index}\s*\.\s*{axis}") for index in ("blockIdx", "threadIdx"))
+    block, thread = (named(body, rf"{index}\s*\.\s*{axis}") for index in ("blockIdx", "threadIdx"))
     factor = r"(?:\w+|\([^()]*\))"
     before, after = rf"(?:{factor}\s*\*\s*)+", rf"(?:\s*\*\s*{factor})+"
     product = rf"(?:({before})\b(?:{block})\b|\b(?:{block})\b({after}))"
@@ -275,7 +276,7 @@ def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:
         yield axis, step.strip(" \n\t*"), bool(at[1] or at[4])
 
 
-def _alike(body: str, index: str) -> str:
+def named(body: str, index: str) -> str:
     """Return a pattern of an index and of the variables that are it, ``int bx = blockIdx.x;``."""
     return "|".join([index, *re.findall(rf"(\w+)\s*=\s*{index}\s*[,;]", body)])
 

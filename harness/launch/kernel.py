@@ -18,7 +18,7 @@ import numpy as np
 from harness.driver import Context, Function, Module, Stream, Struct, tensormap
 from harness.errors import SpecError, UsageError
 from harness.kernels.compiler import Cubin
-from harness.kernels.cpp import launches
+from harness.kernels.cpp import calls, launches
 from harness.kernels.dtypes import TF32
 from harness.kernels.spec import Box, Variant
 from harness.launch.fresh.zones import Fenced
@@ -248,7 +248,7 @@ def grid(variant: Variant, problem: Problem, *, sms: int = 1, batch: int = 1) ->
 def cluster(variant: Variant) -> tuple[int, int, int] | None:
     """Return the blocks of a cluster that host code gives a kernel without front matter, if it does."""
     kernel = variant.kernel
-    found = launches.cluster(kernel.source, kernel.entry) if kernel.plain else (1, 1, 1)
+    found = launches.cluster(calls.host(kernel), kernel.entry) if kernel.plain else (1, 1, 1)
     return found if found != (1, 1, 1) else None
 
 

@@ -6,7 +6,7 @@ work. `harness.problems.registry` lists the built-in ones and loads those of use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -252,3 +252,14 @@ def unverified(problem: Problem) -> bool:
 def references(problem: Problem, reference: Reference) -> dict[str, Reference]:
     """Return the reference of each output, by its name."""
     return {problem.output: reference, **reference.others}
+
+
+def longer(problem: Problem, reached: Mapping[str, int], launch: Sequence[int]) -> Problem | None:
+    """Return a guessed problem with the buffers that the kernel went past the end of, as long as it means.
+
+    reached: how far it went, by operand, in bytes; launch: the extents of grid and block. None is returned
+    where no buffer was guessed, or nothing explains how far the kernel went.
+    """
+    guessed = getattr(problem, "_longer", None)
+    found: Problem | None = guessed(problem, reached, launch) if reached and guessed else None
+    return found

@@ -472,7 +472,7 @@ def test_dynamic_shared_memory_is_as_much_as_host_code_asks_for(tmp_path: Path) 
     ):
         path.write_text(text_)
         (kernel,) = catalog.load_each(path)
-        assert catalog.launchable(kernel).shared({}) == much * 1024
+        assert calls.launchable(kernel).shared({}) == much * 1024
 
 
 IN_A_TEMPLATE = """

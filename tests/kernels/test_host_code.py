@@ -15,7 +15,7 @@ from harness.cli import main
 from harness.errors import BuildError
 from harness.kernels import catalog, text
 from harness.kernels.compiler import Cubin, compile_kernel
-from harness.kernels.cpp import host_code, includes, launches, nvrtc
+from harness.kernels.cpp import calls, host_code, includes, launches, nvrtc
 from harness.support.cache import Cache
 
 DEVICE = """\
@@ -448,7 +448,7 @@ def test_a_kernel_is_launched_as_host_code_does(tmp_path: Path) -> None:
     assert (first.block, first.shared) == ((64, 1, 1), 256)
     assert [str(e) for e in first.kernel.grid] == ["1"] and not found["plain"].grid
     assert found["plain"].variant().block == (128, 1, 1) and found["unknown"].variant().block == (256, 1, 1)
-    assert catalog.launchable(found["k<float, 8>"]).variant().shared == 256
+    assert calls.launchable(found["k<float, 8>"]).variant().shared == 256
     assert compile_kernel(first, "sm_80", Cache(None)).entry.startswith("_Z1kIfLi8EE")
 
 

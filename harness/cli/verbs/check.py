@@ -186,7 +186,7 @@ def command(
     unwritten = wanted.write(rows, compiled, skipped) or unwritten
     _refuse_unbuilt(built, skipped)
     emulated.print_rows(rows, style)
-    running.name_shapes(points)
+    running.name_shapes(points, rows)
     running.tell(left_out)
     click.echo(emulated.NOTE)
     most = _tell(rows)
@@ -277,7 +277,8 @@ def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | 
     """Return a kernel without front matter as it is launched. Raises UsageError if that cannot be guessed."""
     from dataclasses import replace
 
-    from harness.kernels import catalog, text
+    from harness.kernels import text
+    from harness.kernels.cpp import calls
     from harness.problems.registry import resolve
 
     entry = text.find(text.entries(kernel.source), kernel.entry)
@@ -290,7 +291,7 @@ def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | 
         )
     if grid is not None:
         kernel = replace(kernel, grid=tuple(map(Expr.parse, _dimensions("--grid", grid))))
-    kernel = replace(kernel, shared=Expr.parse(shared)) if shared is not None else catalog.launchable(kernel)
+    kernel = replace(kernel, shared=Expr.parse(shared)) if shared is not None else calls.launchable(kernel)
     resolve(kernel)
     return kernel
 

@@ -159,7 +159,7 @@ def print_guesses(rows: Sequence[Measurement]) -> None:
 def guesses_of(rows: Sequence[Measurement]) -> list[str]:
     """Return how each kernel without front matter was launched and, last, what that means; or nothing."""
     from harness.kernels import text
-    from harness.kernels.cpp import guesses, launches
+    from harness.kernels.cpp import calls, guesses, launches
     from harness.launch import kernel
     from harness.problems.guessed.arguments import digits
     from harness.problems.protocol import unverified
@@ -170,11 +170,11 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
         grid, block = kernel.grid(row.built.variant, row.problem), row.built.variant.block
         shape = f"--grid {','.join(map(str, grid))} --block {','.join(map(str, block))}"
         shape += f" --shared {row.built.variant.shared}" if row.built.variant.shared else ""
-        of = launches.cluster(row.built.variant.kernel.source, row.built.variant.kernel.entry)
+        source, name = calls.host(row.built.variant.kernel), row.built.variant.entry
+        of = launches.cluster(source, row.built.variant.kernel.entry)
         sizes = " ".join(f"-a {name}={digits(getattr(row.problem, name))}" for name in row.problem.axes)
         said = f"{row.label} was launched as by {shape} {sizes}".rstrip()
         said += f" in clusters of {','.join(map(str, of))}" if of != (1, 1, 1) else ""
-        source, name = row.built.variant.kernel.source, row.built.variant.entry
         launch = launches.of(source, name)
         if launch is not None and (*launch.block, 1, 1)[:3] == block:
             guess = guesses.of(source, text.find(text.entries(source), name), name)

@@ -58,6 +58,8 @@ def outside(
             "the address may come from what nothing has written, or be one of the host's"
         )
         fault(group, ins, "out of bounds", bad, variable, offset, message, distance)
+        if space == "global" and offset >= 0:
+            group.launch.findings.reached(variable, offset + _spread(group, address, bad) + size)
     return group.algebra.both(where, inside)
 
 
@@ -72,6 +74,13 @@ def first_lane(group: Group, address: Integer, bad: Lanes) -> int:
     """Return the address of the first lane of `bad`."""
     lanes = spread(address, group.shape)
     return int(lanes[np.broadcast_to(bad.array, group.shape)][0] if isinstance(bad, Mask) else lanes[0, 0])
+
+
+def _spread(group: Group, address: Integer, bad: Lanes) -> int:
+    """Return how far the last address of the lanes `bad` is from that of the first of them."""
+    lanes = spread(address, group.shape)
+    far = lanes[np.broadcast_to(bad.array, group.shape)] if isinstance(bad, Mask) else lanes
+    return int(far.max()) - first_lane(group, address, bad)
 
 
 def named(group: Group, space: str, address: int, size: int) -> tuple[str, int, int]:

@@ -111,6 +111,7 @@ class Findings:
 
     def __init__(self, *, provisional: bool = False) -> None:
         self._found: dict[tuple[object, ...], Finding] = {}
+        self.ends: dict[str, int] = {}  # of buffers past whose end the kernel went, in bytes, by name
         self._provisional = provisional
 
     def add(self, kind: str, key: tuple[object, ...], times: int, make: Callable[[], Finding]) -> None:
@@ -127,6 +128,10 @@ class Findings:
         whole = (kind, *(_PLACE.sub("[]", part) if isinstance(part, str) else part for part in key))
         old = self._found.get(whole)
         self._found[whole] = replace(old, seen=old.seen + times) if old else replace(make(), seen=times)
+
+    def reached(self, variable: str, end: int) -> None:
+        """Record that the kernel went as far as `end`, in bytes, past the end of a buffer."""
+        self.ends[variable] = max(end, self.ends.get(variable, 0))
 
     def all(self) -> tuple[Finding, ...]:
         """Return the findings, ordered by source lines and kind.

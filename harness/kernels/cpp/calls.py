@@ -1,13 +1,17 @@
-"""Find what a kernel reaches in its file and headers: functions that it calls, and classes that it names."""
+"""Find what a kernel reaches in its file and headers: functions that it calls, classes that it names, and its
+dynamic shared memory.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.kernels import text
-from harness.kernels.cpp import conditions, includes
+from harness.kernels.cpp import conditions, includes, launches
+from harness.kernels.expr import Expr
 
 if TYPE_CHECKING:
     from harness.kernels.spec import Kernel
@@ -22,6 +26,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _CALLED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*\(")
 _DYNAMIC = re.compile(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__[^;{}]*?\b(\w+)\s*\[\s*\]")
 _KEPT = 8
+_SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
+_OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
 
 
 def texts(kernel: Kernel) -> tuple[str, ...]:
@@ -29,6 +35,19 @@ def texts(kernel: Kernel) -> tuple[str, ...]:
     own = includes.of(kernel).own.values()
     whole = (kernel.source, *(h.decode(errors="replace") for h in own))
     return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
+
+
+def host(kernel: Kernel) -> str:
+    """Return a kernel's text for what reads its launches: behind it, the numbers that its headers name."""
+    return launches.with_headers(kernel.source, includes.of(kernel).own.values())
+
+
+def launchable(kernel: Kernel) -> Kernel:
+    """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
+    entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
+    if entry is None or kernel.shared({}) or not dynamic(texts(kernel), entry.body):
+        return kernel
+    return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(kernel.source) else _SHARED))
 
 
 def dynamic(texts: tuple[str, ...], body: str) -> bool:

@@ -111,10 +111,14 @@ def _in_blocks(indices: Sequence[str], places: Sequence[str], body: str, values:
 
 
 def shares(body: str, pointer: str, values: Values) -> int:
-    """Return N where the block of number ``blockIdx.x`` has the elements from ``blockIdx.x * N``; else 0."""
+    """Return N where the block of number ``blockIdx.x`` has the elements from ``blockIdx.x * N``; else 0.
+
+    ``int row = blockIdx.x;`` is that number, too.
+    """
     found = 0
+    block = text.named(body, r"blockIdx\.x")
     for place in (*re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body), *_offsets(body, pointer)):
-        if at := re.search(r"\bblockIdx\.x((?:\s*\*\s*\w+)+)", place):
+        if at := re.search(rf"\b(?:{block})((?:\s*\*\s*\w+)+)", place):
             numbers = [values.number(word) or 0 for word in re.findall(r"\w+", at[1])]
             found = max(found, math.prod(numbers))
     return found if found <= _MOST else 0

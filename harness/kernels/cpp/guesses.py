@@ -26,9 +26,9 @@ _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
 _TAKEN = frozenset(
     re.findall(
         r"\w+",
-        """_operands _types accumulates arguments atol axes bench_axes buffer_bytes bytes constants
-        element_types extents flops from_axes inputs intensity label outputs reference rtol scalar self
-        unverified updated verify_axes""",
+        """_given _longer _operands _types accumulates arguments atol axes bench_axes buffer_bytes bytes
+        constants element_types extents flops from_axes inputs intensity label outputs reference rtol scalar
+        self unverified updated verify_axes""",
     )
 )
 # What tells a kernel its block, or may: macros and headers of others.
@@ -264,7 +264,7 @@ def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the elements that a block covers by axis, for the axes where the text says a number."""
     values = constants([source], entry, name)
     found = {}
-    for axis in "xyz":
+    for axis in set("xyz") - entry.items:
         numbers = {values.number(step) for along, step, _ in entry.steps if along == axis}
         number = numbers.pop() if len(numbers) == 1 else None
         if number is not None and number > 1:

@@ -244,7 +244,9 @@ def _of_host(known: Sequence[Item], begin: int, end: int) -> Iterator[Item]:
         device = any(not part.host for part in item.parts)
         if not whole:
             yield from _of_host(within, begin, end)
-        elif not device:
+        elif device:  # all of it in one line
+            yield from _of_host([part for part in within if part.function], begin, end)
+        else:
             yield item
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
@@ -81,6 +81,18 @@ class Launch:
         """Return the grid in terms of a kernel's parameters, in place of what they are given."""
         names = dict(zip(self.arguments, parameters, strict=False))
         return [_WORD.sub(lambda word: names.get(word[0], word[0]), blocks) for blocks in self.blocks]
+
+
+def with_headers(source: str, headers: Iterable[bytes]) -> str:
+    """Return a text with the numbers to which its headers give names, as macros in lines behind its own."""
+    named = {
+        name: value
+        for header in headers
+        for name, value in _named(text.COMMENT.sub(" ", header.decode(errors="replace"))).items()
+        if value and "\n" not in value
+    }
+    own = _named(source)
+    return "".join([source, *(f"\n#define {n} {value}" for n, value in named.items() if n not in own)])
 
 
 def launches(source: str) -> list[Launch]:

@@ -23,7 +23,7 @@ from harness.kernels.cpp import calls, elements, extents, guesses, tensors
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import pointed
+from harness.problems.guessed import pointed, reach
 from harness.problems.protocol import Argument, Axes, Tensor
 
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
@@ -69,6 +69,7 @@ class _Known:
     depth: int
     size: int
     grid: Sequence[Expr]
+    reach: reach.Reach
 
     def blocks(self, sizes: Mapping[str, int]) -> int:
         """Return how many blocks host code launches along x; 0 where that is not known."""
@@ -101,6 +102,21 @@ class _Known:
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
         return {**found, **tables, **self.held}
 
+    def longer(self, problem: Any, reached: Mapping[str, int], launch: Sequence[int]) -> ArrayProblem | None:
+        """Return the problem with the pointers that are longer than guessed; None if there are none.
+
+        reached: how far the kernel went, in bytes; launch: the extents of grid and block
+        """
+        sizes = {name: getattr(problem, name) for name in self.whole}
+        given, more = problem._given, {}
+        for p in self.pointers:
+            count, rest = divmod(reached.get(p.name, 1), elements.size(self.types[p.name]))
+            guessed = p.name not in given and p.name not in self.held
+            if guessed and not rest and self.reach.explains(count, sizes, launch):
+                more[p.name] = count
+        found: ArrayProblem | None = type(problem).from_axes({**given, **more}) if more else None
+        return found
+
     def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a problem that name its outputs, where pointers have so many elements."""
         behind = pointed.operands(self.pointers, self.values, self.types, sizes)
@@ -127,11 +143,11 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     Raises UsageError for a parameter of a type that cannot be guessed, such as ``float***``.
     """
     entry = _entry(kernel)
-    known, texts = entry.types(kernel.entry), calls.texts(kernel)
+    known, texts, host = entry.types(kernel.entry), calls.texts(kernel), calls.host(kernel)
     entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
     numbers = guesses.constants(texts, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
-    maps = tensors.of(kernel.source, entry, kernel.entry)
+    maps = tensors.of(host, entry, kernel.entry)
     types: dict[str, Any] = {
         p.name: (maps[p.name].element.lower(), 1)
         if p.name in maps
@@ -142,16 +158,16 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
     ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
-    fixed |= guesses.no_sizes(kernel.source, entry, kernel.entry) | extents.offsets(entry.body, ints)
+    fixed |= guesses.no_sizes(host, entry, kernel.entry) | extents.offsets(entry.body, ints)
     whole = [name for name in ints if name not in fixed]
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
     depth, size = _sizes(kernel, entry, whole, dimensions, alone)
-    fixed |= guesses.as_threads(kernel.source, entry, kernel.entry, math.prod(e({}) for e in kernel.block))
+    fixed |= guesses.as_threads(host, entry, kernel.entry, math.prod(e({}) for e in kernel.block))
     first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     mapped = {name: tensor.bytes for name, tensor in maps.items()}
-    held = mapped | guesses.allocated(kernel.source, entry, kernel.entry)
+    held = mapped | guesses.allocated(host, entry, kernel.entry)
     lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
     body = pointed.plain(entry.body, tables, types)
@@ -160,7 +176,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
-        held=lengths, depth=depth, size=size, grid=kernel.grid,
+        held=lengths, depth=depth, size=size, grid=kernel.grid, reach=reach.of(entry, whole, numbers),
         changed=[p.name for p in pointers if not p.const or p.name in maps],
     )  # fmt: skip
     limits = pointed.limits(entry.body, values, types)
@@ -186,6 +202,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
         found: Any = vars(ArrayProblem)["from_axes"].__func__(cls, {**parameters.counted(axes), **axes})
+        found._given = dict(axes)
         written = parameters.written(vars(found))
         found.__dict__.update({name: x for name, x in written.items() if name not in found.axes})
         problem: ArrayProblem = found
@@ -204,6 +221,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "inputs": inputs,
         "reference": lambda self, inputs: None,
         "arguments": arguments,
+        "_longer": parameters.longer,
     }
     return type("Guessed", (ArrayProblem,), attributes)
 
