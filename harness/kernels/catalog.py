@@ -18,7 +18,8 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
-from harness.kernels.cpp import guesses, includes, launches
+from harness.kernels.cpp import guesses, includes
+from harness.kernels.cpp.host import launches
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED

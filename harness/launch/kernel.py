@@ -18,7 +18,8 @@ import numpy as np
 from harness.driver import Context, Function, Module, Stream, Struct, tensormap
 from harness.errors import SpecError, UsageError
 from harness.kernels.compiler import Cubin
-from harness.kernels.cpp import calls, launches
+from harness.kernels.cpp import calls
+from harness.kernels.cpp.host import launches
 from harness.kernels.dtypes import TF32
 from harness.kernels.spec import Box, Variant
 from harness.launch.fresh.zones import Fenced

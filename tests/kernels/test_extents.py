@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
-from harness.kernels.cpp import extents, launches
+from harness.kernels.cpp import extents
+from harness.kernels.cpp.host import values
 
-NUMBERS = launches.constants(["#define K 40\nconst int PAIR = 2;"], (), {})
+NUMBERS = values.constants(["#define K 40\nconst int PAIR = 2;"], (), {})
 THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
 
 
@@ -94,10 +95,10 @@ def test_a_lock_that_a_function_takes_is_free() -> None:
 )  # fmt: skip
 def test_numbers_of_a_loop_belong_together(index: str, width: int) -> None:
     loops = "for (; k < BINS; ++k) for (; l < 9;) for (; m < n;) for (; o < 99;) for (; j <= 9;)"
-    numbers = launches.constants(["int BINS = n;", "constexpr int BINS = 9;"], {"n"}, {})
+    numbers = values.constants(["int BINS = n;", "constexpr int BINS = 9;"], {"n"}, {})
     own = 9 if "BINS" not in index and width == 9 else 1  # what the first text says of a name counts
     assert extents.width(f"{loops} x[{index}] = 1;", "x", numbers) == own
-    numbers = launches.constants(["", "constexpr int BINS = 9;"], {"n"}, {})
+    numbers = values.constants(["", "constexpr int BINS = 9;"], {"n"}, {})
     assert extents.width(f"{loops} x[{index}] = 1;", "x", numbers) == width
 
 
@@ -267,4 +268,4 @@ def test_kernels_run_in_bounds_and_their_faults_are_found(
 )
 def test_complex_numbers_at_twice_an_index_of_several_dimensions(body: str, width: int) -> None:
     """Pairs of a thread may be halves of a block; twice the number of a cell is none."""
-    assert extents.width(body, "x", launches.Values({})) == width
+    assert extents.width(body, "x", values.Values({})) == width

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import catalog, text
-from harness.kernels.cpp import brought, calls, elements, guesses, launches
+from harness.kernels.cpp import brought, calls, elements, guesses
+from harness.kernels.cpp.host import launches, values
 from harness.kernels.expr import Expr
 from shared.sweeps import sweep
 
@@ -112,8 +113,8 @@ def test_the_block_of_a_constant_or_a_launch(host: str, block: tuple[int, ...], 
 
 
 def test_names_with_several_values_have_none() -> None:
-    values = launches.constants(["int a = 3; int b = 4; void f() { b = 5; }"], {"c"}, {"T": "7"})
-    assert [values.number(name) for name in ("a", "b", "c", "T", "a * T")] == [3, None, None, 7, 21]
+    known = values.constants(["int a = 3; int b = 4; void f() { b = 5; }"], {"c"}, {"T": "7"})
+    assert [known.number(name) for name in ("a", "b", "c", "T", "a * T")] == [3, None, None, 7, 21]
 
 
 CONFIGURED = """\

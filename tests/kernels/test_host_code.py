@@ -15,7 +15,8 @@ from harness.cli import main
 from harness.errors import BuildError
 from harness.kernels import catalog, text
 from harness.kernels.compiler import Cubin, compile_kernel
-from harness.kernels.cpp import calls, host_code, includes, launches, nvrtc
+from harness.kernels.cpp import calls, host_code, includes, nvrtc
+from harness.kernels.cpp.host import launches
 from harness.support.cache import Cache
 
 DEVICE = """\

@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
-from harness.kernels.cpp import includes, tensors
+from harness.kernels.cpp import includes
+from harness.kernels.cpp.host import tensors
 
 HOST = """
 #include <cuda.h>

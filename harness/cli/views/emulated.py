@@ -159,7 +159,8 @@ def print_guesses(rows: Sequence[Measurement]) -> None:
 def guesses_of(rows: Sequence[Measurement]) -> list[str]:
     """Return how each kernel without front matter was launched and, last, what that means; or nothing."""
     from harness.kernels import text
-    from harness.kernels.cpp import calls, guesses, launches
+    from harness.kernels.cpp import calls, guesses
+    from harness.kernels.cpp.host import launches
     from harness.launch import kernel
     from harness.problems.guessed.arguments import digits
     from harness.problems.protocol import unverified

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.kernels import text
-from harness.kernels.cpp import conditions, includes, launches
+from harness.kernels.cpp import conditions, includes
+from harness.kernels.cpp.host import launches
 from harness.kernels.expr import Expr
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.kernels import text
-from harness.kernels.cpp import launches
 from harness.kernels.cpp import members as structs
+from harness.kernels.cpp.host.values import Values, constants
 from harness.kernels.dtypes import BF16
 
 _SCALARS = {  # C types, without signs and the word int where those are put aside
@@ -277,8 +277,8 @@ def _length(written: str, texts: tuple[str, ...]) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _values(texts: tuple[str, ...]) -> launches.Values:
-    return launches.constants(texts, (), {})
+def _values(texts: tuple[str, ...]) -> Values:
+    return constants(texts, (), {})
 
 
 def contents(rng: np.random.Generator, kind: Type, count: int, least: int) -> NDArray[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.kernels import text
-from harness.kernels.cpp.launches import Values
+from harness.kernels.cpp.host.values import Values
 
 _WIDEST = 16  # elements that belong together
 _MOST = 4096  # elements of a thread

@@ -12,7 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.kernels import text
-from harness.kernels.cpp import calls, conditions, launches
+from harness.kernels.cpp import calls, conditions
+from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host.values import Values, constants
 from harness.kernels.expr import Expr, ExprError
 
 _ITEMS = 64  # blocks that have an item each, at most
@@ -170,10 +172,10 @@ def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[st
     return called | {p.name: threads for p, threads in given if not p.pointer and threads > 1}
 
 
-def constants(texts: Sequence[str], entry: text.Entry, name: str) -> launches.Values:
+def numbers(texts: Sequence[str], entry: text.Entry, name: str) -> Values:
     """Return the numbers that texts give names to, of those that the kernel `name` may use."""
     own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
-    return launches.constants(texts, own, entry.types(name))
+    return constants(texts, own, entry.types(name))
 
 
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
@@ -208,7 +210,7 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     constants that the kernel uses.
     """
     given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
-    values = constants([source], entry, name)
+    values = numbers([source], entry, name)
     known = [given[n] for n in given if _THREADS.fullmatch(n) and given[n].isdecimal()]
     known += [str(n) for word in used if _THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
@@ -234,7 +236,7 @@ def _by_warps(entry: text.Entry) -> bool:
     return bool(re.search(rf"{of_block}|\(\s*(?:{of_grid})\s*\){over}|\b(?:{named})\b{over}", entry.body))
 
 
-def _held(entry: text.Entry, values: launches.Values) -> int:
+def _held(entry: text.Entry, values: Values) -> int:
     """Return how many threads find a place in the shared arrays that they index by their own number alone."""
     indices = ["threadIdx.x", *re.findall(r"\b(\w+)\s*=\s*threadIdx\.x\s*[,;]", entry.body)]
     threads = "|".join(map(re.escape, indices))
@@ -262,11 +264,11 @@ def _chosen(body: str, place: int) -> bool:
 
 def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the elements that a block covers by axis, for the axes where the text says a number."""
-    values = constants([source], entry, name)
+    values = numbers([source], entry, name)
     found = {}
     for axis in set("xyz") - entry.items:
-        numbers = {values.number(step) for along, step, _ in entry.steps if along == axis}
-        number = numbers.pop() if len(numbers) == 1 else None
+        written = {values.number(step) for along, step, _ in entry.steps if along == axis}
+        number = written.pop() if len(written) == 1 else None
         if number is not None and number > 1:
             found[axis] = number
     return found

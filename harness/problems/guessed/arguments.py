@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import calls, elements, extents, guesses, tensors
+from harness.kernels.cpp import calls, elements, extents, guesses
+from harness.kernels.cpp.host import tensors
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -145,7 +146,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     entry = _entry(kernel)
     known, texts, host = entry.types(kernel.entry), calls.texts(kernel), calls.host(kernel)
     entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
-    numbers = guesses.constants(texts, entry, kernel.entry)
+    numbers = guesses.numbers(texts, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     maps = tensors.of(host, entry, kernel.entry)
     types: dict[str, Any] = {

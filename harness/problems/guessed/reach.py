@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.kernels import text
-from harness.kernels.cpp.launches import Values
+from harness.kernels.cpp.host.values import Values
 
 _LARGEST = 4096  # a number of the text that counts elements
 _FACTORS = 3  # beside the first one

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 
 from harness.kernels import text
-from harness.kernels.cpp import launches
+from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host.values import constants
 
 _ELEMENTS = {  # bytes of CUDA's element types
     "UINT8": 1, "UINT16": 2, "FLOAT16": 2, "BFLOAT16": 2, "FLOAT32": 4, "UINT32": 4, "INT32": 4,
@@ -75,7 +76,7 @@ def _encoded(source: str) -> list[Encoded]:
             parameters for name, parameters in _FUNCTION.findall(plain[: at.start()]) if name not in _WORDS
         ]
         own = {words[-1] for p in text.split("".join(headers[-1:])) if (words := re.findall(r"\w+", p))}
-        values = launches.constants([source], own, {})  # but for what the function around it is given
+        values = constants([source], own, {})  # but for what the function around it is given
         given = text.split(plain[at.start(1) + 1 : text.closing(plain, at.start(1))])
         if len(given) != _ARGUMENTS or at[3] not in _ELEMENTS:
             continue

@@ -1,0 +1,187 @@
+"""Read the launches in the host code of a file, as far as they are numbers.
+
+They are ``k<<<grid, block, shared>>>`` and ``cudaLaunchKernelEx(&config, k, ...)``, which may have clusters.
+A name has the value that the text gave it last before the launch: by ``#define``, ``int threads = 256;`` or
+``dim3 block(16, 16);``. What is an argument of a function, computed by one, or changed in a loop is unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from harness.kernels import text
+from harness.kernels.cpp.host import values
+
+_LAUNCH = re.compile(
+    r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
+)
+_CONFIGURED = re.compile(
+    r"\bcudaLaunchKernelEx\s*\(\s*&?\s*(\w+)\s*,\s*([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,300}?>)?"
+    r"\s*,?([^;{}]{0,500}?)\)\s*[;)]"
+)
+_CLUSTER_DIMS = re.compile(
+    r"\b__cluster_dims__\s*\(([^()]*)\)\s*(?:(?:__launch_bounds__\s*\([^()]*\)|\w+)\s+)*?"
+    r"(?!__launch_bounds__)(\w+)\s*\("
+)
+_ALLOCATED = re.compile(  # cudaMalloc((void**)&x, n * sizeof(float))
+    r"\bcudaMalloc(?:Managed|Async)?\s*\(\s*(?:\([\w\s*]+\)\s*)?&\s*(\w+)\s*,"
+)
+_EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
+_PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
+_ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_LARGEST_CLUSTER = 16
+_KEPT = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A launch in line `line` of the text.
+
+    `entry` is the kernel, with template arguments if they are known. `block` and `grid` are x, y and z, empty
+    where they are not known; `shared` is in bytes, and None where it is not known, or depends on the
+    arguments, whose sizes are guessed. `arguments` are the kernel's as they are written, and `blocks` the
+    grid in terms of these, ``(n + 128 - 1) // 128``; empty where other names are left. `bytes` has what the
+    text allocates for each argument, 0 where that is not known. `threads` has the numbers of arguments of
+    which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0.
+    """
+
+    entry: str
+    line: int
+    block: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    shared: int | None = None
+    arguments: tuple[str, ...] = field(default=(), compare=False)
+    blocks: tuple[str, ...] = field(default=(), compare=False)
+    bytes: tuple[int, ...] = field(default=(), compare=False)
+    threads: tuple[int, ...] = field(default=(), compare=False)
+
+    def over(self, parameters: Sequence[str]) -> list[str]:
+        """Return the grid in terms of a kernel's parameters, in place of what they are given."""
+        names = dict(zip(self.arguments, parameters, strict=False))
+        return [_WORD.sub(lambda word: names.get(word[0], word[0]), blocks) for blocks in self.blocks]
+
+
+def with_headers(source: str, headers: Iterable[bytes]) -> str:
+    """Return a text with the numbers to which its headers give names, as macros in lines behind its own."""
+    named = {
+        name: value
+        for header in headers
+        for name, value in values.named(text.COMMENT.sub(" ", header.decode(errors="replace"))).items()
+        if value and "\n" not in value
+    }
+    own = values.named(source)
+    return "".join([source, *(f"\n#define {n} {value}" for n, value in named.items() if n not in own)])
+
+
+def launches(source: str) -> list[Launch]:
+    """Return the launches of a text, in its order."""
+    return list(_launches(source))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _launches(source: str) -> tuple[Launch, ...]:
+    plain = text.blank(source)
+    defined, given = values.defined(source), values.given(plain)
+    explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
+    types = dict.fromkeys(_PARAMETER.findall(plain), explicit)
+
+    def before(place: int) -> values.Values:
+        return values.Values(defined | {name: value for at, name, value in given if at < place})
+
+    sizes = [
+        (at.start(), at[1], before(at.start()).number(values.value_at(plain, at.end())) or 0)
+        for at in _ALLOCATED.finditer(plain)
+    ]
+    found = []
+    for place, name, template, passed, (grid, block, shared) in sorted(_calls(plain)):
+        known = before(place)
+        held = {name: size for at, name, size in sizes if at < place}
+        arguments = tuple(text.split(passed))
+        found.append(
+            Launch(
+                entry=name + known.arguments(template, types),
+                line=plain.count("\n", 0, place) + 1,
+                block=known.dimensions(block),
+                grid=known.dimensions(grid),
+                shared=None if known.mention(arguments, shared) else known.number(shared or "0"),
+                arguments=arguments,
+                blocks=known.expressions(grid, frozenset(arguments)),
+                bytes=tuple(held.get(argument, 0) for argument in arguments),
+                threads=known.among(arguments, block),
+            )
+        )
+    return tuple(found)
+
+
+def _calls(plain: str) -> Iterator[tuple[int, str, str, str, tuple[str, str, str]]]:
+    """Yield (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
+    for at in _LAUNCH.finditer(plain):
+        grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
+        passed = _ARGUMENTS.match(plain, at.end())
+        yield at.start(), at[1], at[2] or "", passed[1] if passed else "", (grid, block, shared)
+    for at in _CONFIGURED.finditer(plain):
+        grid, block, shared = (
+            _last(plain[: at.start()], rf"\b{at[1]}\s*\.\s*{member}")
+            for member in ("gridDim", "blockDim", "dynamicSmemBytes")
+        )
+        yield at.start(), at[2], at[3] or "", at[4], (grid, block, shared)
+
+
+def _last(plain: str, name: str) -> str:
+    """Return what a text assigns last to a name, a pattern; "" for one that it never gives a value."""
+    found = [at.end() for at in re.finditer(rf"{name}\s*=(?!=)", plain)]
+    return values.value_at(plain, found[-1]) if found else ""
+
+
+def cluster(source: str, entry: str) -> tuple[int, int, int]:
+    """Return the blocks of a cluster of the kernel `entry`, 1s if it has none or their number is not known.
+
+    Either the kernel says so, or the last attribute of its launch.
+    """
+    plain, name = text.blank(source), entry.partition("<")[0].rpartition("::")[2]
+    known = values.Values(values.defined(source) | {n: value for _, n, value in values.given(plain)})
+    written = next((text.split(at[1]) for at in _CLUSTER_DIMS.finditer(plain) if at[2] == name), [])
+    for at in _CONFIGURED.finditer(plain):
+        if not written and at[2].rpartition("::")[2] == name:
+            before = plain[: at.start()]
+            written = [_last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
+    x, y, z = (*(known.number(part) for part in written), 1, 1, 1)[:3]
+    return (x, y, z) if x and y and z and x * y * z <= _LARGEST_CLUSTER else (1, 1, 1)
+
+
+def of(source: str, entry: str) -> Launch | None:
+    """Return the first launch of a kernel whose block is known: of this very instance, if it is one."""
+    found = [launch for launch in launches(source) if launch.block and math.prod(launch.block) <= 1024]
+    same = [launch for launch in found if _alone(launch.entry) == _alone(entry)]
+    name = _alone(entry).partition("<")[0]
+    alike = [launch for launch in found if _alone(launch.entry).partition("<")[0] == name]
+    return next(iter(same or alike), None)
+
+
+def one_block(source: str, entry: str) -> bool | None:
+    """Return whether a text launches a kernel with one block only, of however many threads.
+
+    None is returned where it does not launch it.
+    """
+    name = _alone(entry).partition("<")[0]
+    grids = [launch.grid for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name]
+    return all(set(grid) == {1} for grid in grids) if grids else None
+
+
+def _alone(entry: str) -> str:
+    """Return a kernel's name without namespaces, with its template arguments."""
+    name, begun, arguments = entry.partition("<")
+    return "".join(f"{name.rpartition('::')[2]}{begun}{arguments}".split())
+
+
+def instances(source: str, template: str) -> list[str]:
+    """Return the instances of a kernel template that a text launches, ``k<16>``, each once."""
+    name = template.rpartition("::")[2]
+    found = [launch.entry.partition("<") for launch in launches(source)]
+    given = [arguments for called, begun, arguments in found if begun and _alone(called) == name]
+    return list(dict.fromkeys(f"{template}<{arguments}" for arguments in given))

@@ -1,0 +1,174 @@
+"""Evaluate what a text gives names to: macros, constants, variables and ``dim3``."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from harness.kernels import text
+from harness.kernels.expr import Expr, ExprError
+
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
+_GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
+_DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
+_BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")
+_SET = re.compile(r"\b([A-Za-z_]\w*\.[xyz])\s*=(?!=)\s*([^;]{1,100});")
+_DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
+_MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_CAST = re.compile(r"\(\s*(?:unsigned|int|unsigned int|size_t|long)\s*\)|\bstatic_cast\s*<[\w\s:]+>")
+_MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
+_ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
+_DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
+_TEXTS = 64  # what is read of one, or of its headers, is asked for by each of its kernels
+_DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
+_BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
+TYPE = re.compile(
+    r"(?:unsigned )?(?:float|double|int|char|short|long|bool|(?:__)?half2?|(?:__)?nv_bfloat162?|u?int\d+_t"
+    r"|float[234])|unsigned"
+)
+
+
+def constants(texts: Sequence[str], own: Collection[str], arguments: Mapping[str, str]) -> Values:
+    """Return the numbers that texts give names to, all of each, for a kernel's template `arguments`.
+
+    A text has the last word on the names that it has. One that is given several numbers there has none, and
+    neither has one of the kernel's `own`.
+    """
+    known = {name: value for source in reversed(texts) for name, value in named(source).items()}
+    return Values({name: value for name, value in known.items() if name not in own} | dict(arguments))
+
+
+@functools.lru_cache(maxsize=_TEXTS)
+def named(source: str) -> dict[str, str]:
+    """Return what a text gives names to, once each."""
+    found: dict[str, set[str]] = {}
+    for _, name, value in given(text.blank(source)):
+        found.setdefault(name, set()).add(value)
+    return defined(source) | {name: value.pop() for name, value in found.items() if len(value) == 1}
+
+
+def defined(source: str) -> dict[str, str]:
+    """Return what macros stand for."""
+    return {name: value.partition("//")[0] for name, value in _DEFINE.findall(source)}
+
+
+def given(plain: str) -> list[tuple[int, str, str]]:
+    """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
+    given = [(at.start(), at[1], value_at(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
+    given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
+    given += [(at.start(), at[1], at[2].strip()) for at in _BRACED.finditer(plain)]
+    for at in _DIM3.finditer(plain):
+        parts = (_DECLARED.match(part) for part in text.split(at[1]))
+        given += [(at.end(), part[1], f"dim3{part[2].strip()}") for part in parts if part]
+    return sorted(given)
+
+
+def value_at(plain: str, begin: int) -> str:
+    """Return what is assigned there: up to a semicolon, or to a comma or bracket that is not its own."""
+    depth = 0
+    for at in range(begin, min(begin + _LONGEST, len(plain))):
+        depth += (plain[at] in "([{") - (plain[at] in ")]}")
+        if depth < 0 or plain[at] == ";" or (plain[at] == "," and not depth):
+            return plain[begin:at].strip()
+    return ""
+
+
+class Values:
+    """The values of names, as the text has them."""
+
+    def __init__(self, texts: dict[str, str]) -> None:
+        self._texts = {"true": "1", "false": "0"} | texts
+        for name in {name.partition(".")[0] for name in texts if "." in name}:  # block.x = 256;
+            if texts.get(name, "dim3") == "dim3":
+                parts = (texts.get(f"{name}.{axis}", "1") for axis in "xyz")
+                self._texts[name] = f"dim3({', '.join(parts)})"
+        self._numbers: dict[str, int | None] = {}
+
+    def dimensions(self, written: str) -> tuple[int, ...]:
+        """Return one to three positive numbers; none where one of them is not known."""
+        written = self._texts.get(written.strip(), written).strip()
+        made = _MADE.match(written)
+        numbers = [self.number(part) for part in (text.split(made[1]) if made else [written])]
+        known = tuple(n for n in numbers if n is not None and n > 0)
+        return known if 0 < len(numbers) == len(known) <= 3 else ()
+
+    def number(self, written: str) -> int | None:
+        """Return the value of an integer expression, or None."""
+        written = re.sub(r"\bsizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(_BYTES.get(m[1], "?")), written)
+        written = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written).replace("/", "//")
+        try:
+            expression = Expr.parse(" ".join(written.split()))
+            values = {name: value for name in expression.names if (value := self._named(name)) is not None}
+            return expression(values)
+        except (ExprError, RecursionError):
+            return None
+
+    def expressions(self, written: str, arguments: Collection[str]) -> tuple[str, ...]:
+        """Return one to three dimensions as expressions over `arguments`; none where other names are left.
+
+        ``n / 256`` is rounded up: host code that leaves the rest out has sizes without one.
+        """
+        made = _MADE.match(self._texts.get(written.strip(), written).strip())
+        parts = [self._expanded(p, arguments, _DEEPEST) for p in (text.split(made[1]) if made else [written])]
+        return tuple(p for p in parts if p) if None not in parts and len(parts) <= 3 else ()
+
+    def _expanded(self, written: str, arguments: Collection[str], depth: int) -> str | None:
+        """Return an expression in terms of `arguments` and numbers, or None."""
+        plain = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _CAST.sub("", written)).strip()
+        plain = _ROUNDED_UP.sub(r"((\1) + (\2) - 1) / (\2)", _MEMBER.sub(self._member, plain))
+        if division := _DIVISION.fullmatch(plain):
+            plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
+        if depth == 0 or len(plain) > _LONGEST:
+            return None
+        parts = []
+        for word in re.split(r"([A-Za-z_]\w*)", plain.replace("/", "//")):
+            known = word if word in arguments or not word.isidentifier() else None
+            if known is None and (meant := self._texts.get(word)):
+                known = self._expanded(meant, arguments, depth - 1)
+                known = f"({known})" if known else None
+            if known is None:
+                return None
+            parts.append(known)
+        whole = "".join(parts)
+        return whole if len(whole) <= _DEEPEST * _LONGEST else None
+
+    def among(self, names: Sequence[str], written: str) -> tuple[int, ...]:
+        """Return the numbers of those of `names` that dimensions consist of, and 0 for the others."""
+        made = _MADE.match(self._texts.get(written.strip(), written).strip())
+        parts = [part.strip() for part in (text.split(made[1]) if made else [written])]
+        return tuple(self.number(name) or 0 if name in parts else 0 for name in names)
+
+    def mention(self, names: Collection[str], written: str) -> bool:
+        """Return True if one of `names` is in an expression, or in what its names stand for."""
+        seen, left = set[str](), [written]
+        while left:
+            words = set(_WORD.findall(left.pop())) - seen
+            seen |= words
+            left += (self._texts.get(word, "") for word in words)
+        return not seen.isdisjoint(names)
+
+    def _member(self, at: re.Match[str]) -> str:
+        """Return the part of a ``dim3`` that ``block.x`` is; itself where it is not known."""
+        made = _MADE.match(self._texts.get(at[1], "").strip())
+        parts = text.split(made[1]) if made else []
+        return f"({(*parts, 1, 1, 1)['xyz'.index(at[2])]})" if parts else at[0]
+
+    def _named(self, name: str) -> int | None:
+        """Return the value of a name, or None; one that is defined by itself has none."""
+        if name not in self._numbers:
+            self._numbers[name] = None
+            self._numbers[name] = self.number(self._texts.get(name, ""))
+        return self._numbers[name]
+
+    def arguments(self, written: str, types: Mapping[str, str]) -> str:
+        """Return template arguments, ``<float, 16>``, with numbers for names; "" if one is not known.
+
+        `types` are what a template of the host may be given.
+        """
+        found = [
+            part if TYPE.fullmatch(part) else types.get(part) or str(self.number(part))
+            for part in text.split(written[1:-1])
+        ]
+        return f"<{', '.join(found)}>" if found and "None" not in found else ""
