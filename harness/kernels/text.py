@@ -35,6 +35,7 @@ _NAME = re.compile(r"([A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
 _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "unsigned", "signed", "bool"])
 _HIDDEN = str.maketrans("*&[]", "\0\1\2\3")  # in template arguments, which are no pointers by that
 _SHOWN = str.maketrans("\0\1\2\3", "*&[]")
+INDICES = "(?:threadIdx|blockIdx)"
 _ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|_group|block_(?:index|rank)"  # of which axes is not said
 _SCOPE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 
@@ -233,8 +234,8 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         template=tuple(p.partition("=")[0].rstrip() for p in given),
         defaults=tuple(p.partition("=")[2].strip() for p in given),
         bounds=bounds,
-        dimensions=_dimensions(own, "(?:threadIdx|blockIdx)"),
-        threads=_dimensions(own, "threadIdx"),
+        dimensions=dimensions(own, INDICES),
+        threads=dimensions(own, "threadIdx"),
         items=frozenset(axis for axis in "xyz" if _an_item(own, axis, values)),
         steps=tuple(step for axis in "xyz" for step in _steps(own, axis)),
         flat=frozenset(
@@ -244,7 +245,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     )
 
 
-def _dimensions(body: str, index: str) -> int:
+def dimensions(body: str, index: str) -> int:
     """Return 2 or 3 where a body uses the y or z of an index, else 1."""
     return max(
         [1, *(n for n, axis in ((2, "y"), (3, "z")) if re.search(rf"\b{index}\s*\.\s*{axis}\b", body))]

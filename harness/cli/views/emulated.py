@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -181,6 +182,8 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
             guess = guesses.of(source, text.find(text.entries(source), name), name)
             too = " and grid" if guess.grid and guess.grid == row.built.variant.kernel.grid else ""
             said += f" (block{too} as in line {launch.line})"
+        elif large := launches.too_large(source, name):
+            said += f" (line {large.line} has {math.prod(large.block):,} threads a block: no GPU takes that)"
         found.append(said)
     if found:
         found.append(

@@ -60,6 +60,13 @@ def dynamic(texts: tuple[str, ...], body: str) -> bool:
     return bool(_DYNAMIC.search(whole)) or any(re.search(rf"\b{name}\b", whole) for name in outside)
 
 
+def with_called(entry: text.Entry, texts: tuple[str, ...]) -> text.Entry:
+    """Return a kernel with the dimensions that it, or a function that it calls, has indices of."""
+    whole = reached(texts, entry.body)
+    found = {n: text.dimensions(whole, n) for n in (text.INDICES, "threadIdx")}
+    return replace(entry, dimensions=found[text.INDICES], threads=found["threadIdx"])
+
+
 def reached(texts: tuple[str, ...], body: str) -> str:
     """Return a body, and those of the functions of `texts` that it calls and of the classes that it names."""
     functions, classes, _ = _functions(texts)

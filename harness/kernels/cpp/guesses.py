@@ -17,6 +17,7 @@ from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.values import Values, constants
 from harness.kernels.expr import Expr, ExprError
 
+_FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS, _WARP = 1024, 32
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
@@ -103,6 +104,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     if entry is None:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
+    entry = calls.with_called(entry, (source,))
     steps = _steps(source, entry, name)
     block = launched.block if launched else _block(source, entry, steps, name)
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
@@ -155,10 +157,15 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
 
 
 def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
-    """Return the parameters, by `axes`, to which host code gives the number 0 or 1: offsets and steps."""
+    """Return the parameters, by `axes`, to which host code gives the number 0 or 1: offsets and steps.
+
+    So it is of numbers up to `_FEW`, such as a radius or the channels of an image, beside larger ones.
+    """
     launched = launches.of(source, name)
-    given = zip(axes(entry).parameters, launched.arguments if launched else (), strict=False)
-    return {p.name: int(value) for p, value in given if not p.pointer and value in ("0", "1")}
+    numbers = launched.numbers if launched else ()
+    given = [(p, n) for p, n in zip(axes(entry).parameters, numbers, strict=False) if not p.pointer]
+    most = _FEW if any(n is None or n > _FEW for p, n in given if p.type not in _REAL) else 1
+    return {p.name: n for p, n in given if n is not None and 0 <= n <= (1 if p.type in _REAL else most)}
 
 
 def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[str, int]:

@@ -44,7 +44,7 @@ _DEEPER = (
     "numbers, structs, unions and pointers to these are, no more than one pointer deep: give it front matter "
     "and a problem, which `harness new` writes, with what lies deeper as operands of its own"
 )
-_ITEMS = 64  # blocks that have an item each, at most
+_ITEMS = 64  # blocks that have an item each, at most; of several dimensions with sizes the square
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +109,12 @@ class _Known:
         reached: how far the kernel went, in bytes; launch: the extents of grid and block
         """
         sizes = {name: getattr(problem, name) for name in self.whole}
+        fixed = {n for name in self.scalars.keys() - sizes if isinstance(n := getattr(problem, name), int)}
         given, more = problem._given, {}
         for p in self.pointers:
             count, rest = divmod(reached.get(p.name, 1), elements.size(self.types[p.name]))
             guessed = p.name not in given and p.name not in self.held
-            if guessed and not rest and self.reach.explains(count, sizes, launch):
+            if guessed and not rest and self.reach.explains(count, sizes, launch, fixed):
                 more[p.name] = count
         found: ArrayProblem | None = type(problem).from_axes({**given, **more}) if more else None
         return found
@@ -143,7 +144,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     Raises UsageError for a parameter of a type that cannot be guessed, such as ``float***``.
     """
-    entry = _entry(kernel)
+    entry = calls.with_called(_entry(kernel), (kernel.source,))
     known, texts, host = entry.types(kernel.entry), calls.texts(kernel), calls.host(kernel)
     entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
     numbers = guesses.numbers(texts, entry, kernel.entry)
@@ -196,7 +197,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     def shape(self: Any) -> tuple[int, ...]:
         sizes = [getattr(self, name) for name in whole] or [size]
-        items = min(_ITEMS, *sizes)
+        axes = max(1, len(entry.items))
+        items = min(round((_ITEMS * (_ITEMS if whole and axes > 1 else 1)) ** (1 / axes)), *sizes)
         extent = dict.fromkeys("xyz", max(sizes)) | dict.fromkeys(entry.items, items)
         extent = {axis: min(n, limits.get(axis, n)) for axis, n in extent.items()}
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-dimensions:])

@@ -34,16 +34,19 @@ class Reach:
     sums: frozenset[tuple[str, str]]
     items: frozenset[str]
 
-    def explains(self, elements: int, sizes: Mapping[str, int], launch: Sequence[int]) -> bool:
+    def explains(
+        self, elements: int, sizes: Mapping[str, int], launch: Sequence[int], given: Collection[int] = ()
+    ) -> bool:
         """Return True where a number of elements is a product of what is known.
 
         That is of a size, a sum of two, or a number of items, with further ones and numbers of the text. For
-        a kernel without sizes it is one of the extents of its `launch`, grid and block, with these.
+        a kernel without sizes it is one of the extents of its `launch`, grid and block, with these. `given`
+        are numbers that it is given and that are no sizes.
         """
-        first = [*sizes.values(), *(sizes[a] + sizes[b] for a, b in self.sums if {a, b} <= sizes.keys())]
-        first += [blocks for axis, blocks in zip("xyz", launch, strict=False) if axis in self.items]
-        first = [n for n in (first if sizes else launch) if n > 1]
-        others = {*first, *self.numbers}
+        whole = [*sizes.values(), *(sizes[a] + sizes[b] for a, b in self.sums if {a, b} <= sizes.keys())]
+        items = [blocks for axis, blocks in zip("xyz", launch, strict=False) if axis in self.items]
+        first = [n for n in ([*whole, *items] if sizes else launch) if n > 1]
+        others = {n for n in (*(whole if sizes else launch), *self.numbers, *given) if n > 1}
         return elements <= _LONGEST and any(
             elements % n == 0 and _product(elements // n, others, _FACTORS) for n in first
         )

@@ -32,9 +32,11 @@ _ALLOCATED = re.compile(  # cudaMalloc((void**)&x, n * sizeof(float))
 )
 _EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
 _PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
+_CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
 _ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LARGEST_CLUSTER = 16
+_MOST = 1024  # threads of a block
 _KEPT = 8
 
 
@@ -47,7 +49,8 @@ class Launch:
     arguments, whose sizes are guessed. `arguments` are the kernel's as they are written, and `blocks` the
     grid in terms of these, ``(n + 128 - 1) // 128``; empty where other names are left. `bytes` has what the
     text allocates for each argument, 0 where that is not known. `threads` has the numbers of arguments of
-    which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0.
+    which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0. `numbers` has what the text says of each
+    argument, None where that is no number.
     """
 
     entry: str
@@ -59,6 +62,7 @@ class Launch:
     blocks: tuple[str, ...] = field(default=(), compare=False)
     bytes: tuple[int, ...] = field(default=(), compare=False)
     threads: tuple[int, ...] = field(default=(), compare=False)
+    numbers: tuple[int | None, ...] = field(default=(), compare=False)
 
     def over(self, parameters: Sequence[str]) -> list[str]:
         """Return the grid in terms of a kernel's parameters, in place of what they are given."""
@@ -89,6 +93,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
     defined, given = values.defined(source), values.given(plain)
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
     types = dict.fromkeys(_PARAMETER.findall(plain), explicit)
+    types |= {name: name for names in _CLASSES.findall(plain) for name in names if name}
 
     def before(place: int) -> values.Values:
         return values.Values(defined | {name: value for at, name, value in given if at < place})
@@ -113,6 +118,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 blocks=known.expressions(grid, frozenset(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
                 threads=known.among(arguments, block),
+                numbers=tuple(map(known.number, arguments)),
             )
         )
     return tuple(found)
@@ -156,11 +162,18 @@ def cluster(source: str, entry: str) -> tuple[int, int, int]:
 
 def of(source: str, entry: str) -> Launch | None:
     """Return the first launch of a kernel whose block is known: of this very instance, if it is one."""
-    found = [launch for launch in launches(source) if launch.block and math.prod(launch.block) <= 1024]
+    found = [launch for launch in launches(source) if launch.block and math.prod(launch.block) <= _MOST]
     same = [launch for launch in found if _alone(launch.entry) == _alone(entry)]
     name = _alone(entry).partition("<")[0]
     alike = [launch for launch in found if _alone(launch.entry).partition("<")[0] == name]
     return next(iter(same or alike), None)
+
+
+def too_large(source: str, entry: str) -> Launch | None:
+    """Return the first launch of a kernel with more threads a block than any GPU takes."""
+    name = _alone(entry).partition("<")[0]
+    alike = (launch for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name)
+    return next((launch for launch in alike if math.prod(launch.block) > _MOST), None)
 
 
 def one_block(source: str, entry: str) -> bool | None:

@@ -165,10 +165,19 @@ class Values:
     def arguments(self, written: str, types: Mapping[str, str]) -> str:
         """Return template arguments, ``<float, 16>``, with numbers for names; "" if one is not known.
 
-        `types` are what a template of the host may be given.
+        `types` are what a template of the host may be given, and the classes of the text: these may have
+        arguments of their own, ``<Vec<float, 4>>``.
         """
-        found = [
-            part if TYPE.fullmatch(part) else types.get(part) or str(self.number(part))
-            for part in text.split(written[1:-1])
-        ]
-        return f"<{', '.join(found)}>" if found and "None" not in found else ""
+        found = [self._argument(part, types) for part in text.split(written[1:-1])]
+        return f"<{', '.join(found)}>" if found and all(found) else ""
+
+    def _argument(self, written: str, types: Mapping[str, str]) -> str:
+        """Return a template argument, or ""."""
+        if TYPE.fullmatch(written):
+            return written
+        name, begun, _ = written.partition("<")
+        if begun and types.get(name.strip()) == name.strip():
+            inner = self.arguments(written[len(name) :].strip(), types)
+            return inner and f"{name.strip()}{inner}"
+        number = None if written in types else self.number(written)
+        return types.get(written, "") if number is None else str(number)

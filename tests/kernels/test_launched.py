@@ -1,0 +1,132 @@
+"""What a launch in the text says of a kernel: numbers of headers, small ones, classes, called functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import main
+from harness.kernels import text
+from harness.kernels.cpp import calls, guesses, host_code
+from harness.kernels.cpp.host import launches
+
+TILES = """#include "sizes.h"
+__global__ void tiles(const float* a, float* b, int n) {
+  __shared__ float s[TILE];
+  int i = blockIdx.x * TILE + threadIdx.x;
+  s[threadIdx.x] = i < n ? a[i] : 0.f;
+  __syncthreads();
+  if (i < n) b[i] = s[TILE - 1 - threadIdx.x];
+}
+int main() { float *a, *b; int n = 1 << 20; tiles<<<(n + TILE - 1) / TILE, THREADS>>>(a, b, n); }
+"""
+TAPS = """__global__ void taps(const float* x, const float* w, float* y, int n, int r) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float s = 0;
+  if (i + 2 * r < n) { for (int k = 0; k <= 2 * r; k++) s += w[k] * x[i + k]; y[i] = s; }
+}
+"""
+SCALE = """template <typename T, int N> struct Vec { T v[N]; };
+struct Twice { __device__ float operator()(float x) const { return 2 * x; } };
+template <typename V, typename F> __global__ void scale(V* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) for (int k = 0; k < 4; k++) x[i].v[k] = F()(x[i].v[k]);
+}
+"""
+CALLED = """__device__ int place(int n) { return blockIdx.y * n + blockIdx.x * blockDim.x + threadIdx.x; }
+__global__ void add(const float* a, float* b, int n, int m) {
+  int i = place(n);
+  if (i < n * m) b[i] = a[i] + 1.f;
+}
+"""
+PRINTS = """#include <stdio.h>
+__global__ void where() { printf("%d %d %d\\n", blockIdx.x, blockIdx.y, blockIdx.z); }
+"""
+LARGE = """__global__ void add(float* x, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] += 1.f;
+}
+int main() { float* x; int n = 4096; add<<<n / THREADS, THREADS>>>(x, n); }
+"""
+
+
+def check(folder: Path, source: str) -> str:
+    (folder / "k.cu").write_text(source)
+    ran = CliRunner().invoke(main, ["check", str(folder / "k.cu")], env={"COLUMNS": "200"})
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "#define TILE 96\n#define THREADS TILE\n",
+        "constexpr int TILE = 96;  // const int TILE = 32;\nstatic const unsigned THREADS = TILE;\n",
+        "/* #define TILE 1 */\nenum { TILE = 96, THREADS = 96 };\n",
+    ],
+)
+def test_numbers_of_headers(tmp_path: Path, header: str) -> None:
+    (tmp_path / "sizes.h").write_text(header)
+    output = check(tmp_path, TILES)
+    assert "--grid 11,1,1 --block 96,1,1" in output and "(block and grid as in line 9)" in output, output
+
+
+def test_the_text_has_the_last_word_on_its_names() -> None:
+    source = "#define TILE 8\nint main() { k<<<TILE, OTHER>>>(); }"
+    whole = launches.with_headers(source, [b"#define TILE 4\n#define OTHER (2 * 16)\n#define F(x) x\n"])
+    assert whole.startswith(source) and launches.launches(whole)[0].grid == (8,)
+    assert launches.launches(whole)[0].block == (32,)
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("int n = 1 << 20, r = 3; taps<<<(n + 255) / 256, 256>>>(x, w, y, n, r);", "-a n=1000 -a r=3"),
+        ("taps<<<(n + 255) / 256, 256>>>(x, w, y, n, 16);", "-a n=1000 -a r=16"),
+        ("taps<<<(n + 255) / 256, 256>>>(x, w, y, n, 17);", "-a n=256 -a r=256"),  # it may be a size
+        ("taps<<<1, 256>>>(x, w, y, 16, 3);", "-a n=256 -a r=256"),  # all are small: sizes, then
+    ],
+)
+def test_small_numbers_are_no_sizes(tmp_path: Path, host: str, said: str) -> None:
+    output = check(tmp_path, f"{TAPS}int main() {{ {host} }}\n")
+    assert f"{said} (block" in output, output
+
+
+@pytest.mark.parametrize("given", ["<Vec<float, 4>, Twice>", "<Vec<float, WIDE>, Twice>"])
+def test_a_template_over_classes_of_the_text(tmp_path: Path, given: str) -> None:
+    source = f"#define WIDE 4\n{SCALE}int main() {{ scale{given}<<<4, 128>>>(x, n); }}\n"
+    (entry,) = text.entries(source)
+    assert guesses.instances(source, entry) == ["scale<Vec<float, 4>, Twice>"]
+    assert "--block 128,1,1" in check(tmp_path, source)
+
+
+@pytest.mark.parametrize("given", ["<Other, Twice>", "<Vec<Other, 4>, Twice>", "<Vec<float, 4>, f>"])
+def test_what_is_no_class_of_the_text_is_no_argument(given: str) -> None:
+    source = f"{SCALE}int main() {{ scale{given}<<<4, 128>>>(x, n); }}\n"
+    assert guesses.instances(source, text.entries(source)[0]) == []
+
+
+def test_the_indices_of_called_functions_count(tmp_path: Path) -> None:
+    (entry,) = text.entries(CALLED)
+    assert (entry.dimensions, calls.with_called(entry, (CALLED,)).dimensions) == (1, 2)
+    assert "--grid 1,32,1 --block 256,1,1" in check(tmp_path, CALLED)
+
+
+def test_blocks_along_three_axes_are_few_where_no_size_says_how_many(tmp_path: Path) -> None:
+    assert "--grid 4,4,4 --block 256,1,1" in check(tmp_path, PRINTS)
+
+
+@pytest.mark.parametrize(("threads", "told"), [(1024, False), (1025, True), (2048, True)])
+def test_more_threads_than_any_gpu_takes_are_told(tmp_path: Path, threads: int, told: bool) -> None:
+    output = check(tmp_path, f"#define THREADS {threads}\n{LARGE}")
+    assert ("no GPU takes that" in output) == told == (f"(line 6 has {threads:,} threads" in output), output
+
+
+def test_of_a_class_in_one_line_the_functions_of_the_host_go() -> None:
+    one = "class C { public: __host__ C() : n(0) {} __device__ int get() { return n; } int n; };"
+    found = list(host_code.items(one, 0, len(one)))
+    assert [item.name for item in host_code._of_host(found, 0, len(one))] == ["C"]
+    (whole,) = host_code.items("struct H { std::string s; };", 0, 28)
+    assert [item.name for item in host_code._of_host([whole], 0, 28)] == ["H"]
