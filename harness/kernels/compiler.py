@@ -245,7 +245,7 @@ def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, byte
         return made.code, made.ptx, made.log, found
     names = ", ".join(dict.fromkeys(e.name for e in text.entries(kernel.source))) or "none"
     raise BuildError(
-        f"no kernel called {entry!r} in the compiled code (kernels: {names})",
+        f"no kernel called {entry!r} in the compiled code (in the text: {names})",
         where=str(kernel.path),
         hint=guesses.absent(kernel.source, entry, kernel.params),
     )

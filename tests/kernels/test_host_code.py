@@ -497,9 +497,10 @@ def test_a_file_that_does_not_compile_is_tried_once(tmp_path: Path, monkeypatch:
     assert "b" not in counted
 
 
-def test_a_kernel_in_a_branch_that_is_not_compiled_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("condition", ["#ifdef WITH_LIBRARY", "#define MODE 2\n#if MODE == 1"])
+def test_a_kernel_in_a_branch_that_is_not_compiled_is_told(tmp_path: Path, condition: str) -> None:
     path = tmp_path / "k.cu"
-    path.write_text("#ifdef WITH_LIBRARY\n__global__ void k(int* x) { *x = 1; }\n#endif\n")
+    path.write_text(f"{condition}\n__global__ void k(int* x) {{ *x = 1; }}\n#endif\n")
     (kernel,) = catalog.find(str(path))
     with pytest.raises(BuildError, match="its #if or #ifdef leaves it out: -p NAME=1"):
         compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))
