@@ -82,7 +82,7 @@ def test_a_wrong_entry_names_those_there_are(kernel_file: Write, body: str, ther
     path = kernel_file(body=body.replace("VALUE", "1"))
     error = refusal(path)
     assert error.where == str(path)
-    kernels = re.search(r"\(kernels: (.+)\)", error.what)
+    kernels = re.search(r"\(in the text: (.+)\)", error.what)
     assert kernels is not None
     assert sorted(kernels[1].split(", ")) == there.split(", ")
     assert "__global__" in error.hint
