@@ -299,10 +299,10 @@ def parameter(text: str, unnamed: str) -> Parameter:
 
 
 def split(text: str) -> list[str]:
-    """Return the parts of a list at its commas, those inside of brackets excepted."""
+    """Return the parts of a list at its commas, those inside of brackets excepted; a shift opens none."""
     parts, depth = [""], 0
-    for c in text:
-        depth += (c in "<([{") - (c in ">)]}")
+    for c in re.findall(r"<<|<=|>=|->|.", text, re.DOTALL):
+        depth += (c in list("<([{")) - (c in list(">)]}"))
         if c == "," and not depth:
             parts.append("")
         else:

@@ -51,10 +51,47 @@ LARGE = """__global__ void add(float* x, int n) {
 int main() { float* x; int n = 4096; add<<<n / THREADS, THREADS>>>(x, n); }
 """
 
+INDICES = """#pragma once
+#define ROW() (blockIdx.y * blockDim.y + threadIdx.y)  // of the grid
+#define COLUMN() blockIdx.x * blockDim.x + threadIdx.x
+#define UP(x, y) (x + y - 1) / (y)
+#define LONG(x) x \\
+  + 1
+"""
+TURN = """#include "sizes.h"
+__global__ void turn(const float* a, float* b, int n) {
+  int row = ROW(), column = COLUMN();
+  if (row < n && column < n) b[column * n + row] = a[row * n + column];
+}
+int main() { turn<<<dim3(UP(n, 32), UP(n, 8)), dim3(32, 8)>>>(a, b, n); }
+"""
+SQUARE = """__global__ void square(const float* a, float* b, int order) {
+  int n = 1 << order, x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+  if (x < n && y < n) b[x * n + y] = a[y * n + x];
+}
+int main() { dim3 block(16, 16), grid(((1 << order) + 15) / 16, ((1 << order) + 15) / 16);
+  square<<<grid, block>>>(a, b, order); }
+"""
+OWNED = """template <typename T> class Image {
+  size_t pitch;
+public:
+  T* data; size_t height, width;
+  Image() {}
+  __host__ __device__ Image(const Image& x) { data = x.data; height = x.height; width = x.width; }
+  __device__ T& at(int row, int column) { return data[row * pitch + column]; }
+};
+template class Image<float>;
+namespace box { typedef unsigned count; using uint = unsigned; }
+__global__ void fill(Image<float> image, float value, box::count times, box::uint more) {
+  int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row < image.height && column < image.width) image.at(row, column) = value * times + more;
+}
+"""
 
-def check(folder: Path, source: str) -> str:
+
+def check(folder: Path, source: str, *arguments: str) -> str:
     (folder / "k.cu").write_text(source)
-    ran = CliRunner().invoke(main, ["check", str(folder / "k.cu")], env={"COLUMNS": "200"})
+    ran = CliRunner().invoke(main, ["check", str(folder / "k.cu"), *arguments], env={"COLUMNS": "200"})
     assert ran.exit_code == 0, ran.output
     return ran.output
 
@@ -130,3 +167,33 @@ def test_of_a_class_in_one_line_the_functions_of_the_host_go() -> None:
     assert [item.name for item in host_code._of_host(found, 0, len(one))] == ["C"]
     (whole,) = host_code.items("struct H { std::string s; };", 0, 28)
     assert [item.name for item in host_code._of_host([whole], 0, 28)] == ["H"]
+
+
+def test_macros_of_headers_are_read_in_indices_and_grids(tmp_path: Path) -> None:
+    (tmp_path / "sizes.h").write_text(INDICES)
+    output = check(tmp_path, TURN)
+    assert "--grid 2,8,1 --block 32,8,1" in output and "(block and grid as in line 6)" in output, output
+
+
+@pytest.mark.parametrize(("arguments", "order"), [([], 6), (["-a", "order=5"], 5)])
+def test_a_number_of_bits_is_no_size(tmp_path: Path, arguments: list[str], order: int) -> None:
+    output = check(tmp_path, SQUARE, *arguments)
+    blocks = 2**order // 16
+    assert f"--grid {blocks},{blocks},1 --block 16,16,1" in output, output
+    assert f"-a a=4096 -a b=4096 -a order={order}" in output, output
+
+
+def test_more_bits_than_an_integer_has_are_refused(tmp_path: Path) -> None:
+    """The guess was 64, of which the grid was made, and its error a traceback."""
+    (tmp_path / "k.cu").write_text(SQUARE)
+    ran = CliRunner().invoke(main, ["check", str(tmp_path / "k.cu"), "-a", "order=64"])
+    assert ran.exit_code != 0 and "shift by 64" in ran.output and "Traceback" not in ran.output, ran.output
+
+
+def test_an_explicit_instance_of_a_class_is_no_other_class(tmp_path: Path) -> None:
+    output = check(tmp_path, OWNED)
+    assert "-a image.data=" in output and "--block 16,16,1" in output, output
+    special = "template <> class Image<float> : Base<int> { float* data; };"
+    (tmp_path / "k.cu").write_text(OWNED.replace("template class Image<float>;", special))
+    ran = CliRunner().invoke(main, ["check", str(tmp_path / "k.cu")])
+    assert ran.exit_code != 0 and "no value can be guessed" in ran.output, ran.output

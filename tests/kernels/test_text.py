@@ -151,3 +151,19 @@ def test_a_comment_may_begin_behind_a_directive(before: str) -> None:
     old = "__global__ void old(int* y) {}"
     source = before.format(old) + "__global__ void k(int* x) {}"
     assert [entry.name for entry in text.entries(source)] == ["k"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "parts"),
+    [
+        ("1 << n, p->x, f(a, b)", ["1 << n", "p->x", "f(a, b)"]),
+        ("(1 << k) + 15, a >= b, c <= d", ["(1 << k) + 15", "a >= b", "c <= d"]),
+        (
+            "Vec<float, 4>, Map<int, Vec<int, 2>>, {1, 2}[0]",
+            ["Vec<float, 4>", "Map<int, Vec<int, 2>>", "{1, 2}[0]"],
+        ),
+        (" , a,, b ", ["a", "b"]),
+    ],
+)
+def test_a_list_is_split_at_its_own_commas(listed: str, parts: list[str]) -> None:
+    assert text.split(listed) == parts

@@ -64,7 +64,8 @@ def with_called(entry: text.Entry, texts: tuple[str, ...]) -> text.Entry:
     """Return a kernel with the dimensions that it, or a function that it calls, has indices of."""
     whole = reached(texts, entry.body)
     found = {n: text.dimensions(whole, n) for n in (text.INDICES, "threadIdx")}
-    return replace(entry, dimensions=found[text.INDICES], threads=found["threadIdx"])
+    flat = frozenset(axis for axis in entry.flat if not re.search(rf"\bblockIdx\s*\.\s*{axis}\b", whole))
+    return replace(entry, dimensions=found[text.INDICES], threads=found["threadIdx"], flat=flat)
 
 
 def reached(texts: tuple[str, ...], body: str) -> str:

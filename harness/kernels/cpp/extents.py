@@ -194,6 +194,11 @@ def offset(body: str, name: str) -> bool:
     return bool(re.search(word, body)) and not re.search(word, rest)
 
 
+def shift(body: str, name: str) -> bool:
+    """Return True where a body shifts by a parameter, as in ``1 << order``: it counts bits."""
+    return bool(re.search(rf"(?:<<|>>)=?\s*\(?\s*{re.escape(name)}\b(?!\s*[*/.\[])", body))
+
+
 def border(body: str, size: str) -> int:
     """Return how many cells are added to a size where it is a factor: 2 for ``x[i + (N + 2) * j]``."""
     more = rf"\(\s*{re.escape(size)}\s*\+\s*(\d)\s*\)"

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.kernels import text
-from harness.kernels.cpp import calls, conditions
+from harness.kernels.cpp import calls, conditions, extents
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.values import Values, constants
 from harness.kernels.expr import Expr, ExprError
@@ -106,7 +106,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     if entry is None:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
-    entry = calls.with_called(entry, (source,))
+    entry = calls.with_called(replace(entry, body=extents.inlined(source, entry)), (source,))
     steps = _steps(source, entry, name)
     block = launched.block if launched else _block(source, entry, steps, name)
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension

@@ -65,7 +65,7 @@ def of(name: str, texts: Sequence[str]) -> Members | None:
     So it is with those whose place is not that of numbers one after another: of virtual functions, and where
     one has an alignment of its own. A template that is specialised is not known, either.
     """
-    if any(re.search(rf"\b(?:struct|class)\s+{name}\s*<", whole) for whole in texts):
+    if any(re.search(rf"\b(?:struct|class)\s+{name}\s*<[^;{{}}]*\{{", whole) for whole in texts):
         return None
     for whole in texts:
         if at := re.search(_HEAD.format(name), whole):

@@ -8,6 +8,7 @@ product, for as many as the text multiplies in an index.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import tensors
-from harness.kernels.expr import Expr
+from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
 from harness.problems.guessed import pointed, reach
@@ -75,7 +76,9 @@ class _Known:
     def blocks(self, sizes: Mapping[str, int]) -> int:
         """Return how many blocks host code launches along x; 0 where that is not known."""
         known = self.grid and self.grid[0].names <= sizes.keys()
-        return self.grid[0](sizes) if known else 0
+        with contextlib.suppress(ExprError):  # a launch has none then, and says so
+            return self.grid[0](sizes) if known else 0
+        return 0
 
     def counted(self, axes: Axes) -> dict[str, int]:
         """Return the elements of each pointer where `axes` are given."""
@@ -144,9 +147,9 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     Raises UsageError for a parameter of a type that cannot be guessed, such as ``float***``.
     """
-    entry = calls.with_called(_entry(kernel), (kernel.source,))
-    known, texts, host = entry.types(kernel.entry), calls.texts(kernel), calls.host(kernel)
-    entry = guesses.axes(replace(entry, body=extents.inlined(kernel.source, entry)))
+    texts, host = calls.texts(kernel), calls.host(kernel)
+    entry = _entry(kernel, host)
+    known = entry.types(kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     maps = tensors.of(host, entry, kernel.entry)
@@ -161,15 +164,16 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
     ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
     fixed |= guesses.no_sizes(host, entry, kernel.entry) | extents.offsets(entry.body, ints)
-    whole = [name for name in ints if name not in fixed]
+    powers = {name for name in ints if name not in fixed and extents.shift(entry.body, name)}
+    whole = [name for name in ints if name not in powers | fixed.keys()]
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
     depth, size = _sizes(kernel, entry, whole, dimensions, alone)
+    fixed |= dict.fromkeys(powers, size.bit_length() - 1)
     fixed |= guesses.as_threads(host, entry, kernel.entry, math.prod(e({}) for e in kernel.block))
     first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
-    mapped = {name: tensor.bytes for name, tensor in maps.items()}
-    held = mapped | guesses.allocated(host, entry, kernel.entry)
+    held = {n: tensor.bytes for n, tensor in maps.items()} | guesses.allocated(host, entry, kernel.entry)
     lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
     body = pointed.plain(entry.body, tables, types)
@@ -229,8 +233,11 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     return type("Guessed", (ArrayProblem,), attributes)
 
 
-def _entry(kernel: Kernel) -> text.Entry:
-    """Return what the text says of a kernel. Raises UsageError where that is not enough."""
+def _entry(kernel: Kernel, host: str) -> text.Entry:
+    """Return what the text says of a kernel, with the macros of `host` in their place, by axes.
+
+    Raises UsageError where that is not enough.
+    """
     entry = text.find(text.entries(kernel.source), kernel.entry)
     if entry is None:
         raise UsageError(
@@ -244,7 +251,8 @@ def _entry(kernel: Kernel) -> text.Entry:
             where=str(kernel.path),
             hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
-    return entry
+    inlined = replace(entry, body=extents.inlined(host, entry))
+    return guesses.axes(calls.with_called(inlined, (kernel.source,)))
 
 
 def _instance(declared: str, known: Mapping[str, str]) -> str:

@@ -33,6 +33,7 @@ _ALLOCATED = re.compile(  # cudaMalloc((void**)&x, n * sizeof(float))
 _EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
 _PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
 _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
 _ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LARGEST_CLUSTER = 16
@@ -71,15 +72,14 @@ class Launch:
 
 
 def with_headers(source: str, headers: Iterable[bytes]) -> str:
-    """Return a text with the numbers to which its headers give names, as macros in lines behind its own."""
-    named = {
-        name: value
-        for header in headers
-        for name, value in values.named(text.COMMENT.sub(" ", header.decode(errors="replace"))).items()
-        if value and "\n" not in value
-    }
-    own = values.named(source)
-    return "".join([source, *(f"\n#define {n} {value}" for n, value in named.items() if n not in own)])
+    """Return a text, and behind it what its headers give names to, and their macros of one line."""
+    own, lines = values.named(source), [source]
+    for header in headers:
+        plain = text.COMMENT.sub(" ", header.decode(errors="replace"))
+        found = {n: v for n, v in values.named(plain).items() if v and "\n" not in v and n not in own}
+        lines += (f"#define {name} {value}" for name, value in found.items())
+        lines += _MACRO.findall(plain)
+    return "\n".join(lines)
 
 
 def launches(source: str) -> list[Launch]:
