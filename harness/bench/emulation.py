@@ -142,11 +142,8 @@ def row(
     variant, memory = built.variant, Memory()
     try:
         run, arrays = launch(built, problem, inputs, options, memory)
-        shape = (*grid(variant, problem, sms=options.sms), *variant.block) if run.reached else ()
-        if (more := longer(problem, run.reached, shape)) is not None:
-            problem, memory = more, Memory()
-            inputs, reference = _inputs(problem, options.seed)
-            run, arrays = launch(built, problem, inputs, options, memory)
+        if again := _longer(built, problem, options, run):
+            problem, inputs, memory, run, arrays = again
     except NeedsGpu as e:
         return Measurement.failed_with(built, problem, e, REFUSED)
     except (HarnessError, MemoryError) as e:
@@ -189,6 +186,25 @@ def row(
         return found.repeated(Repeats.of(bits, _again(built, problem, inputs, options)))
     except (HarnessError, MemoryError) as e:
         return replace(found, status=ERROR, error=str(e) or "host memory is exhausted")
+
+
+def _longer(
+    built: Built, problem: Problem, options: Options, run: Emulation
+) -> tuple[Problem, dict[str, NDArray[Any]], Memory, Emulation, dict[str, NDArray[Any]]] | None:
+    """Launch a kernel with guessed arguments again where a buffer is longer than guessed.
+
+    Return the problem, its inputs, and what the launch left; None where nothing is longer, or where that
+    launch does not end: then what the first one has found is told.
+    """
+    shape = grid(built.variant, problem, sms=options.sms) if run.reached else ()
+    if (more := longer(problem, run.reached, shape)) is None:
+        return None
+    memory = Memory()
+    try:
+        inputs, _ = _inputs(more, options.seed)
+        return more, inputs, memory, *launch(built, more, inputs, options, memory)
+    except (HarnessError, MemoryError):
+        return None
 
 
 def _again(

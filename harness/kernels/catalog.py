@@ -135,7 +135,10 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
     if entry is not None:
         found = [_with_entry(k, entry) for k in {k.path: k for k in kernels}.values()]
     folders = tuple(str(Path(folder).absolute()) for folder in include)
-    return [replace(k, include=(*folders, *k.include)) for k in found] if folders else found
+    if not folders:
+        return found
+    wider = [replace(k, include=(*folders, *k.include)) for k in found]
+    return [_with_entry(k, k.entry) if k.plain else k for k in wider]  # by the headers that are there
 
 
 def _with_entry(kernel: Kernel, entry: str) -> Kernel:
@@ -155,7 +158,7 @@ def _guessed(
     source: str, path: Path, known: Sequence[text.Entry], entry: str, include: tuple[str, ...]
 ) -> Kernel:
     """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
-    headers = includes.included(path, source, include).own.values()
+    headers = tuple(includes.included(path, source, include).own.values())
     guess = guesses.of(launches.with_headers(source, headers), text.find(known, entry), entry)
     return Kernel(
         path=path,

@@ -253,15 +253,15 @@ def dimensions(body: str, index: str) -> int:
 
 
 def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
-    """Return True where the index of a block is used, and multiplied by nothing but parameters, or compared
-    with one: in ``if (row >= rows) return;`` with ``int row = blockIdx.x;`` a factor is the length of a row.
+    """Return True where the index of a block is used, also as ``int row = blockIdx.x;``, and multiplied by
+    nothing but parameters. With ``if (row >= rows) return;`` a factor is the length of a row.
     """
     index = rf"blockIdx\s*\.\s*{axis}"
     alike = named(body, index)
     beside = re.findall(rf"([\w.]*)\s*\*\s*\b(?:{alike})\b|\b(?:{alike})\b\s*(?:\*|<<)\s*([\w.]*)", body)
     known = all((left or right) in names for left, right in beside)
-    limits = re.findall(rf"\b(?:{alike})\s*(?:>=|<)\s*(\w+)", body)
-    known = known or any(limit in names for limit in limits)
+    own = alike.partition("|")[2] or "(?!)"
+    known = known or any(n in names for n in re.findall(rf"\b(?:{own})\s*(?:>=|<)\s*(\w+)\s*[);&|]", body))
     return bool(re.search(index, body)) and known and "mul24" not in body
 
 

@@ -254,12 +254,18 @@ def references(problem: Problem, reference: Reference) -> dict[str, Reference]:
     return {problem.output: reference, **reference.others}
 
 
-def longer(problem: Problem, reached: Mapping[str, int], launch: Sequence[int]) -> Problem | None:
+def longer(problem: Problem, reached: Mapping[str, int], grid: Sequence[int]) -> Problem | None:
     """Return a guessed problem with the buffers that the kernel went past the end of, as long as it means.
 
-    reached: how far it went, by operand, in bytes; launch: the extents of grid and block. None is returned
-    where no buffer was guessed, or nothing explains how far the kernel went.
+    reached: how far it went, by operand, in bytes. None is returned where no buffer was guessed, or nothing
+    explains how far the kernel went.
     """
     guessed = getattr(problem, "_longer", None)
-    found: Problem | None = guessed(problem, reached, launch) if reached and guessed else None
+    found: Problem | None = guessed(problem, reached, grid) if reached and guessed else None
+    return found
+
+
+def lengthened(problem: Problem) -> Mapping[str, int]:
+    """Return the elements that were guessed first of the buffers that are `longer`, by operand."""
+    found: Mapping[str, int] = getattr(problem, "_lengthened", {})
     return found

@@ -110,11 +110,19 @@ def test_numbers_of_headers(tmp_path: Path, header: str) -> None:
     assert "--grid 11,1,1 --block 96,1,1" in output and "(block and grid as in line 9)" in output, output
 
 
+HEADER = b"""#define TILE 4
+#define OTHER (2 * 16)
+#define F(x) x
+inline int f() { int n = 8; return n; }
+"""
+
+
 def test_the_text_has_the_last_word_on_its_names() -> None:
     source = "#define TILE 8\nint main() { k<<<TILE, OTHER>>>(); }"
-    whole = launches.with_headers(source, [b"#define TILE 4\n#define OTHER (2 * 16)\n#define F(x) x\n"])
+    whole = launches.with_headers(source, (HEADER,))
     assert whole.startswith(source) and launches.launches(whole)[0].grid == (8,)
     assert launches.launches(whole)[0].block == (32,)
+    assert "n 8" not in whole and "#define F(x) x" in whole, "not what stands in functions"
 
 
 @pytest.mark.parametrize(

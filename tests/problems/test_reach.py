@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.problems.guessed.reach import Reach
+from shared.sweeps import sweep
 
 PLANES = """#define H 12
 #define W 20
@@ -84,7 +85,7 @@ def test_a_buffer_is_as_long_as_its_kernel_goes(
 ) -> None:
     """And a kernel that goes further than it means to is found."""
     code, output = check(tmp_path, source)
-    assert code == 0 and said in output, output
+    assert code == 0 and said in output and "As long as the kernel goes: " in output, output
     assert said.partition("-a")[2].split()[0] in output.partition("shapes:")[2].splitlines()[0]
     assert source.count(right) == 1
     code, output = check(tmp_path, source.replace(right, wrong))
@@ -98,36 +99,124 @@ def test_what_is_given_is_not_guessed(tmp_path: Path) -> None:
     assert code == 0 and "-a x=2400 -a y=2400 -a n=10" in output, output
 
 
+H, W = 12, 20
+FACTORS = {"x": frozenset({"H", "W", "w"}), "y": frozenset(), "c": frozenset()}
+SUMS = {"c": frozenset({("n", "w")})}
+KNOWN = {"H": H, "W": W}
+
+
 @pytest.mark.parametrize(
-    ("elements", "explained"),
+    ("pointer", "elements", "explained"),
     [
-        (240_000, True),  # n * 12 * 20
-        (12_000, True),
-        (1_001, False),  # one too far
-        (1_024, False),  # the end of the last block of 256
-        (245_760, False),
-        (240_001, False),
-        (1_300, True),  # n + m
-        (300 * 20, True),
-        (2_000, False),  # 2 is none of the text's numbers
-        (3_000, True),  # but 3 is given
-        (1000 * 12**4, False),  # of more factors than an index has
-        (64 * 12, True),  # a block has an item
-        (64, True),
-        (0, False),
-        (1, False),
-        (1000 * 300 * 300, False),  # larger than a guess may be
+        ("x", 1000 * H * W, True),
+        ("x", 1000 * H, True),
+        ("x", 1000 * W * 300, True),  # w
+        ("x", 1000 * H * H, False),  # each of them once
+        ("x", 1_001, False),  # one too far
+        ("x", 1_024, False),  # the end of the last block of 256
+        ("x", 1_024 * H * W, False),
+        ("x", 1000 * H * W + 1, False),
+        ("x", 64 * H, True),  # a block has an item
+        ("x", 4 * H, False),  # along the other axis it has none
+        ("x", 1_300, False),
+        ("c", 1_300, True),  # n + w
+        ("c", 1_300 * H, False),
+        ("y", 1000 * H, False),  # its indices have no factor
+        ("y", 300, True),
+        ("z", 1000 * H, False),
+        ("x", 1000 * 300 * H * W, False),  # larger than a guess may be
+        ("x", 0, False),
+        ("x", 1, False),
     ],
 )
-def test_products(elements: int, explained: bool) -> None:
-    reach = Reach(numbers=frozenset({12, 20}), sums=frozenset({("n", "m"), ("n", "k")}), items=frozenset("x"))
-    found = reach.explains(elements, {"n": 1000, "m": 300}, (64, 4, 1, 256, 1, 1), {0, 1, 3})
-    assert found == explained
+def test_products(pointer: str, elements: int, explained: bool) -> None:
+    reach = Reach(factors=FACTORS, sums=SUMS, values=KNOWN, items=frozenset("x"))
+    assert reach.explains(pointer, elements, {"n": 1000, "w": 300}, {"r": 3}, (64, 4, 1)) == explained
 
 
 def test_without_sizes_it_is_the_launch_that_explains() -> None:
-    reach = Reach(numbers=frozenset({300}), sums=frozenset(), items=frozenset())
-    launch = (4, 1, 1, 128, 1, 1)
-    assert reach.explains(1200, {}, launch) and reach.explains(512, {}, launch)
-    assert not reach.explains(1201, {}, launch) and not reach.explains(300, {}, (1, 1, 1, 1, 1, 1))
-    assert not reach.explains(1200, {"n": 1000}, launch), "with sizes it is these"
+    reach = Reach(factors={"x": frozenset({"N", "r"})}, sums={}, values={"N": 300})
+    assert reach.explains("x", 1200, {}, {}, (4, 1, 1)) and reach.explains("x", 3600, {}, {"r": 3}, (4, 1, 1))
+    assert not reach.explains("x", 1201, {}, {}, (4, 1, 1)) and not reach.explains(
+        "x", 300, {}, {}, (1, 1, 1)
+    )
+    assert not reach.explains("x", 1200, {"n": 1000}, {}, (4, 1, 1)), "with sizes it is these"
+
+
+IX = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
+MISSED = {  # faults that were hidden once, as other products explained them
+    "a block's own threads": "void k(float* x) { int i = blockIdx.x * 200 + threadIdx.x; x[i] = 1; }",
+    "a block is no row": """void k(float* x, int n, int blocks) { if (blockIdx.x >= blocks) return;
+      int i = blockIdx.x * 256 + threadIdx.x; x[i] *= 2; }""",
+    "rows have no guard": """void k(float* x, int rows, int cols) { int r = blockIdx.x * TPB + threadIdx.x;
+      for (int c = 0; c < cols; c++) x[r * cols + c] = 1; }""",
+    "nor have images": """void k(float* x, int N, int C, int HW) { int n = blockIdx.x * 256 + threadIdx.x;
+      for (int c = 0; c < C; c++) for (int i = 0; i < HW; i++) x[(n * C + c) * HW + i] = 1; }""",
+    "an input of a sum": f"""void k(const float* a, const float* b, float* o, int n, int m) {{
+      {IX} if (i < n + m) o[i] = i < n ? a[i] : b[i]; }}""",
+    "rows below": """void k(const float* in, float* out, int w, int h, int c) {
+      int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
+      if (x >= w || y >= h) return;
+      float s = 0; for (int q = 0; q < 11; q++)
+        for (int k = 0; k < 3; k++) s += in[(y + k) * w + x] * (q * 6);
+      out[y * w + x] = s; }""",
+    "a radius": """void k(const float* in, float* out, const float* f, int w, int h, int r) {
+      int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
+      if (x >= w || y >= h) return;
+      float s = 0; for (int k = 0; k <= r; k++) s += in[(y + k) * w + x] * f[k];
+      out[y * w + x] = s / (2 * r); }""",
+    "one row too many": """void k(float* x, float* y, int rows, int cols) {
+      int c = blockIdx.x * 256 + threadIdx.x; if (c >= cols) return;
+      float a = 0; for (int r = 0; r <= rows; r++) a += x[r * cols + c];
+      y[c] = a; }
+      int main() { int rows = 8, cols = 1000; k<<<(cols + 255) / 256, 256>>>(x, y, rows, cols); }""",
+    "a number of another function": f"""void k(float* x, int rows, int cols) {{ {IX}
+      if (i < cols) for (int r = 0; r <= rows; r++) x[r * cols + i] = 1; }}
+      int helper() {{ int rows = 2; return rows; }}
+      void run(float* x, int rows, int cols) {{ k<<<(cols + 255) / 256, 256>>>(x, rows, cols); }}""",
+    "a size that is not asked for": """void k(float* x, int rows, int cols) {
+      int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
+      if (c < cols) x[r * cols + c] += 1; }
+      int main() { int rows = 10, cols = 1000; dim3 b(24, 24);
+        k<<<dim3((cols + 23) / 24, (rows + 23) / 24), b>>>(x, rows, cols); }""",
+}
+
+
+@pytest.mark.parametrize("what", sweep(MISSED, lambda what: what in ("a radius", "rows have no guard")))
+def test_no_other_product_hides_a_fault(tmp_path: Path, what: str) -> None:
+    code, output = check(tmp_path, f"#define TPB 1024\n__global__ {MISSED[what]}\n")
+    assert code == 1 and "out of bounds" in output, output
+
+
+RIGHT = {  # and kernels that were found wrong
+    "a lane": f"""__device__ int lane() {{ return (threadIdx.y * blockDim.x + threadIdx.x) & 31; }}
+      __global__ void k(const float* x, float* y, int n) {{ {IX} if (i < n) y[i] = x[i] * lane(); }}""",
+    "a class with other indices": f"""struct P {{ int n; __device__ int row() {{ return threadIdx.y; }}
+        __device__ float twice(float x) {{ return 2 * x; }} }};
+      __global__ void k(float* x, int n) {{ {IX} P p; if (i < n) x[i] = p.twice(x[i]); }}""",
+    "an alias in a function": f"""template <typename T> __global__ void k(T* x, int n) {{
+      {IX} if (i < n) x[i] = 1; }}
+      void run(float* x, int n) {{ using T = float; k<T><<<(n + 255) / 256, 256>>>(x, n); }}""",
+    "a logarithm": f"""__global__ void k(float* x, int n, int logn) {{ {IX}
+      int j = __brev(i) >> (32 - logn);
+      if (i < n && i < j) {{ float a = x[i]; x[i] = x[j]; x[j] = a; }} }}
+      int main() {{ k<<<4, 256>>>(x, 1024, 10); }}""",
+    "an octal stride": """__global__ void k(float* x, int n) {
+      for (int i = threadIdx.x; i < n; i += blockDim.x) x[i * 017] = 1; }""",
+}
+
+
+@pytest.mark.parametrize("what", sweep(RIGHT, lambda what: what == "a lane"))
+def test_right_kernels_are_clean(tmp_path: Path, what: str) -> None:
+    code, output = check(tmp_path, RIGHT[what])
+    assert code == (what == "an octal stride"), output  # which goes as far as 999 * 15 + 1, no product
+    assert "Traceback" not in output
+
+
+def test_threads_that_are_counted_across_the_grid_have_no_dimensions(tmp_path: Path) -> None:
+    flat = """__device__ int tid() { return blockIdx.z * gridDim.y * gridDim.x * blockDim.x
+        + blockIdx.y * gridDim.x * blockDim.x + blockIdx.x * blockDim.x + threadIdx.x; }
+      __global__ void k(float* x, int n) { GUARD x[tid()] = 1; }"""
+    assert check(tmp_path, flat.replace("GUARD", "if (tid() < n)"))[0] == 0
+    code, output = check(tmp_path, flat.replace("GUARD", ""))
+    assert code == 1 and "out of bounds" in output and "--grid 4,1,1" in output, output

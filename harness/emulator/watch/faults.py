@@ -59,7 +59,7 @@ def outside(
         )
         fault(group, ins, "out of bounds", bad, variable, offset, message, distance)
         if space == "global" and offset >= 0:
-            group.launch.findings.reached(variable, offset + _spread(group, address, bad) + size)
+            group.launch.findings.reached(variable, offset + _span(group, address, bad) + size)
     return group.algebra.both(where, inside)
 
 
@@ -76,7 +76,7 @@ def first_lane(group: Group, address: Integer, bad: Lanes) -> int:
     return int(lanes[np.broadcast_to(bad.array, group.shape)][0] if isinstance(bad, Mask) else lanes[0, 0])
 
 
-def _spread(group: Group, address: Integer, bad: Lanes) -> int:
+def _span(group: Group, address: Integer, bad: Lanes) -> int:
     """Return how far the last address of the lanes `bad` is from that of the first of them."""
     lanes = spread(address, group.shape)
     far = lanes[np.broadcast_to(bad.array, group.shape)] if isinstance(bad, Mask) else lanes

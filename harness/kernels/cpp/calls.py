@@ -40,7 +40,7 @@ def texts(kernel: Kernel) -> tuple[str, ...]:
 
 def host(kernel: Kernel) -> str:
     """Return a kernel's text for what reads its launches: behind it, the numbers that its headers name."""
-    return launches.with_headers(kernel.source, includes.of(kernel).own.values())
+    return launches.with_headers(kernel.source, tuple(includes.of(kernel).own.values()))
 
 
 def launchable(kernel: Kernel) -> Kernel:
@@ -61,10 +61,17 @@ def dynamic(texts: tuple[str, ...], body: str) -> bool:
 
 
 def with_called(entry: text.Entry, texts: tuple[str, ...]) -> text.Entry:
-    """Return a kernel with the dimensions that it, or a function that it calls, has indices of."""
-    whole = reached(texts, entry.body)
+    """Return a kernel with the dimensions of its indices, or of a function's where it has none itself.
+
+    One that counts all threads, across the grid, says nothing of dimensions, and neither do overloads.
+    """
+    whole = entry.body
+    if not re.search(text.INDICES, whole):
+        functions, *_ = _functions(texts)
+        called = (functions.get(name, []) for name in set(_CALLED.findall(whole)))
+        whole = "".join(bodies[0] for bodies in called if len(bodies) == 1 and "gridDim" not in bodies[0])
     found = {n: text.dimensions(whole, n) for n in (text.INDICES, "threadIdx")}
-    flat = frozenset(axis for axis in entry.flat if not re.search(rf"\bblockIdx\s*\.\s*{axis}\b", whole))
+    flat = entry.flat - {axis for axis in "yz" if re.search(rf"\bblockIdx\s*\.\s*{axis}\b", whole)}
     return replace(entry, dimensions=found[text.INDICES], threads=found["threadIdx"], flat=flat)
 
 

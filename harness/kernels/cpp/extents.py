@@ -196,7 +196,14 @@ def offset(body: str, name: str) -> bool:
 
 def shift(body: str, name: str) -> bool:
     """Return True where a body shifts by a parameter, as in ``1 << order``: it counts bits."""
-    return bool(re.search(rf"(?:<<|>>)=?\s*\(?\s*{re.escape(name)}\b(?!\s*[*/.\[])", body))
+    word = rf"(?:(?:32|64)\s*-\s*)?{re.escape(name)}"
+    return bool(re.search(rf"(?:<<|>>)=?\s*\(?\s*{word}\b(?!\s*[*/.\[])", body))
+
+
+def dimension(body: str, name: str) -> bool:
+    """Return True where what a body multiplies is compared with a size: rows, of ``x[r * n + i]``."""
+    compared = re.findall(rf"\b([A-Za-z_]\w*)\s*[<>]=?\s*{re.escape(name)}\b", body)
+    return any(re.search(rf"\b{v}\b\s*\*|\*\s*\(?\b{v}\b", body) for v in compared)
 
 
 def border(body: str, size: str) -> int:
@@ -239,7 +246,7 @@ def counts(body: str, pointer: str, values: Values) -> int | None:
     """
     name = rf"(?:\([^()]*\)\s*)?&?\s*\(?\s*{re.escape(pointer)}\b(?!\s*\.)"
     expected = re.findall(rf"\batomicCAS\w*\s*\(\s*{name}[^,;]*,\s*([-\w]+)\s*,", body)
-    numbers = [n for word in expected if (n := _literal(word, values)) is not None]
+    numbers = [n for word in expected if (n := literal(word, values)) is not None]
     if numbers:
         return numbers[0]
     added = rf"\batomic(?:Add|Sub|Inc|Dec|Exch|Or)\w*\s*\(\s*{name}|\batomic_ref\b[^;]*[({{]\s*{name}"
@@ -260,20 +267,21 @@ def _without_ends(body: str) -> str:
     return body
 
 
-def _literal(word: str, values: Values) -> int | None:
+def literal(word: str, values: Values) -> int | None:
     """Return the number that a word stands for: ``-1``, ``0xffffffffu`` or a name that has one."""
     if at := re.fullmatch(r"(-?)(?:0[xX]([\da-fA-F]+)|0([0-7]+)|(\d+))[uUlL]*", word):
         return next(int(at[1] + at[i], base) for i, base in ((2, 16), (3, 8), (4, 10)) if at[i])
     return values.number(word)
 
 
-def inlined(source: str, entry: text.Entry) -> str:
+def inlined(source: str, entry: text.Entry, *, functions: bool = True) -> str:
     """Return the body of a kernel with the expressions that it calls for in their place.
 
     What ``x[IX(i, j)]`` multiplies is known where ``#define IX(i, j) ((i) + (N + 2) * (j))`` is read, too.
-    So it is of ``x[flat(i, j, width)]`` where a device function returns an expression.
+    So it is of ``x[flat(i, j, width)]`` where a device function returns an expression; not so without
+    `functions`.
     """
-    known = _expressions(source)
+    known = _expressions(source, functions)
     found = entry.body
     for _ in range(_ROUNDS):
         if (more := _once(found, known)) == found or len(more) > _LONGEST:
@@ -282,11 +290,11 @@ def inlined(source: str, entry: text.Entry) -> str:
     return found
 
 
-def _expressions(source: str) -> dict[str, tuple[list[str], str]]:
-    """Return (parameters, expression) of macros and functions of one line, by their names."""
+def _expressions(source: str, functions: bool) -> dict[str, tuple[list[str], str]]:
+    """Return (parameters, expression) of macros, and of functions of one line, by their names."""
     found = {}
-    macros, functions = text.COMMENT.sub(" ", source), text.blank(source)
-    for name, given, expression in (*_MACRO.findall(macros), *_FUNCTION.findall(functions)):
+    macros, plain = text.COMMENT.sub(" ", source), text.blank(source) if functions else ""
+    for name, given, expression in (*_MACRO.findall(macros), *_FUNCTION.findall(plain)):
         parameters = [words[-1] for p in text.split(given) if (words := re.findall(r"\w+", p))]
         whole = expression.replace("\\\n", " ").strip()
         if not re.search(r"[;{}=]", whole):

@@ -29,9 +29,9 @@ _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
 _TAKEN = frozenset(
     re.findall(
         r"\w+",
-        """_given _longer _operands _types accumulates arguments atol axes bench_axes buffer_bytes bytes
-        constants element_types extents flops from_axes inputs intensity label outputs reference rtol scalar
-        self unverified updated verify_axes""",
+        """_given _lengthened _longer _operands _types accumulates arguments atol axes bench_axes
+        buffer_bytes bytes constants element_types extents flops from_axes inputs intensity label outputs
+        reference rtol scalar self unverified updated verify_axes""",
     )
 )
 # What tells a kernel its block, or may: macros and headers of others.
@@ -106,7 +106,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     if entry is None:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
-    entry = calls.with_called(replace(entry, body=extents.inlined(source, entry)), (source,))
+    entry = read(entry, source)
     steps = _steps(source, entry, name)
     block = launched.block if launched else _block(source, entry, steps, name)
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
@@ -123,6 +123,15 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
+
+
+def read(entry: text.Entry, source: str) -> text.Entry:
+    """Return a kernel with the macros and functions of one line of a text in their place in its body.
+
+    Its dimensions are those of its indices, also where a macro or a function that it calls has them.
+    """
+    own = replace(entry, body=extents.inlined(source, entry, functions=False))
+    return replace(calls.with_called(own, (source,)), body=extents.inlined(source, entry))
 
 
 def _asks_its_block(source: str, entry: text.Entry) -> bool:
@@ -159,9 +168,10 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
 
 
 def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
-    """Return the parameters, by `axes`, to which host code gives the number 0 or 1: offsets and steps.
+    """Return the parameters, by `axes`, to which host code gives numbers that are hardly sizes.
 
-    So it is of numbers up to `_FEW`, such as a radius or the channels of an image, beside larger ones.
+    These are 0 and 1, offsets and steps, and beside larger numbers those up to `_FEW`, such as a radius or
+    the channels of an image.
     """
     launched = launches.of(source, name)
     numbers = launched.numbers if launched else ()

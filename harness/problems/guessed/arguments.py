@@ -106,21 +106,28 @@ class _Known:
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
         return {**found, **tables, **self.held}
 
-    def longer(self, problem: Any, reached: Mapping[str, int], launch: Sequence[int]) -> ArrayProblem | None:
+    def longer(self, problem: Any, reached: Mapping[str, int], grid: Sequence[int]) -> ArrayProblem | None:
         """Return the problem with the pointers that are longer than guessed; None if there are none.
 
-        reached: how far the kernel went, in bytes; launch: the extents of grid and block
+        With sizes they are at least twice as long: one that is a little shorter than its kernel goes was
+        guessed right, and the kernel goes too far. reached: how far it went, in bytes
         """
         sizes = {name: getattr(problem, name) for name in self.whole}
-        fixed = {n for name in self.scalars.keys() - sizes if isinstance(n := getattr(problem, name), int)}
+        fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
         given, more = problem._given, {}
         for p in self.pointers:
-            count, rest = divmod(reached.get(p.name, 1), elements.size(self.types[p.name]))
-            guessed = p.name not in given and p.name not in self.held
-            if guessed and not rest and self.reach.explains(count, sizes, launch, fixed):
+            if p.name not in reached or p.name in given or p.name in self.held:
+                continue
+            count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
+            much = not sizes or count >= 2 * getattr(problem, p.name)
+            if much and not rest and self.reach.explains(p.name, count, sizes, fixed, grid):
                 more[p.name] = count
-        found: ArrayProblem | None = type(problem).from_axes({**given, **more}) if more else None
-        return found
+        if not more:
+            return None
+        found: Any = type(problem).from_axes({**given, **more})
+        found._given, found._lengthened = given, {name: getattr(problem, name) for name in more}
+        longer: ArrayProblem = found
+        return longer
 
     def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a problem that name its outputs, where pointers have so many elements."""
@@ -160,12 +167,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         for p in entry.parameters
     }
     values, pointers = pointed.divided(entry, maps, types)
-    kinds = {p.name: elements.numbers(types[p.name]) for p in values}
-    fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
-    ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
-    fixed |= guesses.no_sizes(host, entry, kernel.entry) | extents.offsets(entry.body, ints)
-    powers = {name for name in ints if name not in fixed and extents.shift(entry.body, name)}
-    whole = [name for name in ints if name not in powers | fixed.keys()]
+    fixed, powers, whole = _integers(host, kernel.entry, entry, texts, values, types)
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
     depth, size = _sizes(kernel, entry, whole, dimensions, alone)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1)
@@ -182,7 +184,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
-        held=lengths, depth=depth, size=size, grid=kernel.grid, reach=reach.of(entry, whole, numbers),
+        held=lengths, depth=depth, size=size, grid=kernel.grid,
+        reach=reach.of(entry, [p.name for p in pointers], whole, numbers),
         changed=[p.name for p in pointers if not p.const or p.name in maps],
     )  # fmt: skip
     limits = pointed.limits(entry.body, values, types)
@@ -233,6 +236,29 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     return type("Guessed", (ArrayProblem,), attributes)
 
 
+def _integers(
+    host: str,
+    name: str,
+    entry: text.Entry,
+    texts: Sequence[str],
+    values: Sequence[text.Parameter],
+    types: Mapping[str, Any],
+) -> tuple[dict[str, int], set[str], list[str]]:
+    """Return the parameters with numbers of their own, those that count bits, and the sizes."""
+    kinds = {p.name: elements.numbers(types[p.name]) for p in values}
+    fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
+    ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
+    few = guesses.no_sizes(host, entry, name)
+    powers = {n for n in ints if few.get(n, 2) > 1 and extents.shift(entry.body, n)}
+    used = {n for n in few if re.search(rf"\b{n}\b", entry.body)}
+    kept = powers | {
+        n for n, x in few.items() if x > 1 and (n not in used or extents.dimension(entry.body, n))
+    }
+    fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
+    whole = [n for n in ints if n not in powers | fixed.keys()]
+    return fixed, powers, whole
+
+
 def _entry(kernel: Kernel, host: str) -> text.Entry:
     """Return what the text says of a kernel, with the macros of `host` in their place, by axes.
 
@@ -251,8 +277,7 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
             where=str(kernel.path),
             hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
-    inlined = replace(entry, body=extents.inlined(host, entry))
-    return guesses.axes(calls.with_called(inlined, (kernel.source,)))
+    return guesses.axes(guesses.read(entry, host))
 
 
 def _instance(declared: str, known: Mapping[str, str]) -> str:

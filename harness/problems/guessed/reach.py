@@ -1,81 +1,122 @@
-"""Lengthen guessed buffers to where their kernel goes, where the numbers of its text say that it means to.
+"""Lengthen guessed buffers to where their kernel goes, where the indices of its text say that it means to.
 
-A kernel of n threads that reads ``x[i * H * W + j]`` needs n * H * W elements, which a guess by indices may
-miss. It shows: the kernel goes exactly as far as such a product. One whose guard is missing or off by one
-goes to another number, the end of its last block or one element too far, and stays a finding.
+A kernel of n threads that reads ``x[i * H * W + j]`` needs n * H * W elements, which a guess may miss. It
+shows: the kernel goes exactly as far as such a product. One whose guard is missing or off by one goes to
+another number, the end of its last block or one element too far, and stays a finding.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from harness.kernels import text
+from harness.kernels.cpp import extents
 from harness.kernels.cpp.host.values import Values
 
 _LARGEST = 4096  # a number of the text that counts elements
-_FACTORS = 3  # beside the first one
 _LONGEST = 2**24  # elements
-_WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.])"
-_FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)|<=?\s*{_WORD}")
+_DEEPEST = 4  # variables in each other
+_WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
+_FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
+_ASSIGNED = re.compile(r"\b(\w+)\s*(?:\+=|=(?!=))\s*([^;]*)")
+_BLOCK = re.compile(r"\b(?:blockIdx|threadIdx|blockDim|gridDim)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
     """What may explain how far a kernel goes.
 
-    numbers: those by which its text multiplies, and up to which it counts
-    sums: pairs of sizes that it adds
+    factors: by pointer the names and numbers by which its indices multiply, and up to which loops count
+      whose variables stand there
+    sums: by pointer the pairs of sizes whose sum is the end of what it writes
+    values: the numbers that names have which are no parameters
     items: the axes of the grid along which each block has an item, such as a row
     """
 
-    numbers: frozenset[int]
-    sums: frozenset[tuple[str, str]]
-    items: frozenset[str]
+    factors: Mapping[str, frozenset[str]]
+    sums: Mapping[str, frozenset[tuple[str, str]]]
+    values: Mapping[str, int]
+    items: frozenset[str] = field(default_factory=frozenset)
 
     def explains(
-        self, elements: int, sizes: Mapping[str, int], launch: Sequence[int], given: Collection[int] = ()
+        self,
+        pointer: str,
+        elements: int,
+        sizes: Mapping[str, int],
+        given: Mapping[str, int],
+        grid: Sequence[int],
     ) -> bool:
-        """Return True where a number of elements is a product of what is known.
+        """Return True where the indices of a pointer explain that a kernel goes as far as so many elements.
 
-        That is of a size, a sum of two, or a number of items, with further ones and numbers of the text. For
-        a kernel without sizes it is one of the extents of its `launch`, grid and block, with these. `given`
-        are numbers that it is given and that are no sizes.
+        They do where that is a product of a size, or of the blocks along an axis of items, and factors of the
+        indices, each of them once; and where it is a sum of two sizes. Of a kernel without `sizes` it is one
+        of the blocks along any axis. `given` are parameters that are no sizes.
         """
-        whole = [*sizes.values(), *(sizes[a] + sizes[b] for a, b in self.sums if {a, b} <= sizes.keys())]
-        items = [blocks for axis, blocks in zip("xyz", launch, strict=False) if axis in self.items]
-        first = [n for n in ([*whole, *items] if sizes else launch) if n > 1]
-        others = {n for n in (*(whole if sizes else launch), *self.numbers, *given) if n > 1}
-        return elements <= _LONGEST and any(
-            elements % n == 0 and _product(elements // n, others, _FACTORS) for n in first
+        known = {**self.values, **sizes, **given}
+        factors = [n for name in self.factors.get(pointer, ()) if (n := known.get(name, 0)) > 1]
+        blocks = [n for axis, n in zip("xyz", grid, strict=False) if axis in self.items or not sizes]
+        first = {n for n in (*sizes.values(), *blocks) if n > 1}
+        sums = (sizes[a] + sizes[b] for a, b in self.sums.get(pointer, ()))
+        return elements <= _LONGEST and (
+            any(elements % n == 0 and _product(elements // n, factors) for n in first) or elements in sums
         )
 
 
-def of(entry: text.Entry, sizes: Sequence[str], values: Values) -> Reach:
-    """Return what the body of a kernel says, with the numbers that `values` give its names."""
+def of(entry: text.Entry, pointers: Sequence[str], sizes: Sequence[str], values: Values) -> Reach:
+    """Return what the body of a kernel says of its pointers, with the numbers that `values` give names."""
+    tiles = {step for axis, step, added in entry.steps if added and axis not in entry.items}
+    factors = {name: frozenset(_factors(entry.body, name)) - tiles for name in pointers}
+    words = {word for found in factors.values() for word in found}
+    numbers = {word: extents.literal(word, values) for word in words}
     return Reach(
-        numbers=frozenset(_numbers(entry.body, values)),
-        sums=frozenset(_sums(entry.body, sizes)),
+        factors=factors,
+        sums={name: frozenset(_sums(entry.body, name, sizes)) for name in pointers},
+        values={word: n for word, n in numbers.items() if n is not None and n <= _LARGEST},
         items=entry.items,
     )
 
 
-def _numbers(body: str, values: Values) -> Iterator[int]:
-    for word in {word for words in _FACTOR.findall(body) for word in words if word}:
-        number = int(word, 0) if re.match(r"0[xX]|[1-9]", word) else values.number(word)
-        if number is not None and 1 < number <= _LARGEST:
-            yield number
+def places(body: str, pointer: str) -> list[str]:
+    """Return the indices of a pointer in a body, and what it adds to the pointer."""
+    name = re.escape(pointer)
+    indices = re.findall(rf"\b{name}\s*\[([^][;]*)\]", body)
+    return indices + re.findall(rf"\b{name}\s*\+=?\s*((?:\([^()]*\)|[^;,()])*)", body)
 
 
-def _sums(body: str, sizes: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for a, b in re.findall(r"\b([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\b", body):
-        if a in sizes and b in sizes:
-            yield a, b
+def _factors(body: str, pointer: str) -> Iterator[str]:
+    """Yield the factors in the places of a pointer, and in those of the variables that stand there.
+
+    What a variable of a thread or a block is made of says how many of them there are, which is no length.
+    """
+    given: dict[str, list[str]] = {}
+    for name, value in _ASSIGNED.findall(body):
+        given.setdefault(name, []).append(value.partition(",")[0])
+    seen, left = set[str](), places(body, pointer)
+    for _ in range(_DEEPEST):
+        for place in left:
+            yield from (word for words in _FACTOR.findall(place) for word in words if word)
+        names = {name for place in left for name in re.findall(r"[A-Za-z_]\w*", place)} - seen
+        seen |= names
+        for name in names:
+            yield from re.findall(rf"\b{name}\s*<\s*{_WORD}", body)
+        left = [v for name in names for v in given.get(name, ()) if not _BLOCK.search(v)]
 
 
-def _product(number: int, factors: Collection[int], most: int) -> bool:
-    """Return True where a number is a product of at most so many of `factors`."""
+def _sums(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of sizes whose sum a body has, for a pointer that it writes to by a variable alone."""
+    if re.search(rf"\b{re.escape(pointer)}\s*\[\s*\w+\s*\]\s*=(?!=)", body):
+        for a, b in re.findall(r"\b([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\b", body):
+            if a in sizes and b in sizes:
+                yield a, b
+
+
+def _product(number: int, factors: Sequence[int]) -> bool:
+    """Return True where a number is a product of some of `factors`, each of them once."""
     if number == 1:
         return True
-    return most > 0 and any(number % n == 0 and _product(number // n, factors, most - 1) for n in factors)
+    return any(
+        number % n == 0 and _product(number // n, [*factors[:at], *factors[at + 1 :]])
+        for at, n in enumerate(factors)
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
@@ -33,6 +33,7 @@ _ALLOCATED = re.compile(  # cudaMalloc((void**)&x, n * sizeof(float))
 _EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
 _PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
 _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
+_DECLARED = re.compile(r"[\w*&>]\s+[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
 _ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -71,14 +72,21 @@ class Launch:
         return [_WORD.sub(lambda word: names.get(word[0], word[0]), blocks) for blocks in self.blocks]
 
 
-def with_headers(source: str, headers: Iterable[bytes]) -> str:
-    """Return a text, and behind it what its headers give names to, and their macros of one line."""
-    own, lines = values.named(source), [source]
+@functools.lru_cache(maxsize=_KEPT)
+def with_headers(source: str, headers: tuple[bytes, ...]) -> str:
+    """Return a text, and behind it what its headers give names to, and their macros of one line.
+
+    That is what they give outside of functions, and nothing to a name that the text declares itself.
+    """
+    plain = text.blank(source)
+    own = {*values.defined(source), *_DECLARED.findall(plain)}
+    lines = [source]
     for header in headers:
-        plain = text.COMMENT.sub(" ", header.decode(errors="replace"))
-        found = {n: v for n, v in values.named(plain).items() if v and "\n" not in v and n not in own}
-        lines += (f"#define {name} {value}" for name, value in found.items())
-        lines += _MACRO.findall(plain)
+        written = text.COMMENT.sub(" ", header.decode(errors="replace"))
+        found = values.defined(written)
+        found |= {name: value for _, name, value in values.given(values.outside(text.blank(written)))}
+        lines += (f"#define {n} {v}" for n, v in found.items() if n not in own and v and "\n" not in v)
+        lines += _MACRO.findall(written)
     return "\n".join(lines)
 
 
@@ -92,19 +100,24 @@ def _launches(source: str) -> tuple[Launch, ...]:
     plain = text.blank(source)
     defined, given = values.defined(source), values.given(plain)
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
-    types = dict.fromkeys(_PARAMETER.findall(plain), explicit)
-    types |= {name: name for names in _CLASSES.findall(plain) for name in names if name}
+    types = {name: name for name in _classes(plain)} | dict.fromkeys(_PARAMETER.findall(plain), explicit)
+    functions = values.bodies(plain)
 
-    def before(place: int) -> values.Values:
-        return values.Values(defined | {name: value for at, name, value in given if at < place})
+    def known_at(place: int) -> values.Values:
+        around = [(begin, names) for begin, opened, closed, names in functions if opened < place < closed]
+        begin, unknown = around[-1] if around else (0, frozenset[str]())
+        known = {
+            name: value for at, name, value in given if at < place and (at > begin or name not in unknown)
+        }
+        return values.Values(defined | known)
 
     sizes = [
-        (at.start(), at[1], before(at.start()).number(values.value_at(plain, at.end())) or 0)
+        (at.start(), at[1], known_at(at.start()).number(values.value_at(plain, at.end())) or 0)
         for at in _ALLOCATED.finditer(plain)
     ]
     found = []
     for place, name, template, passed, (grid, block, shared) in sorted(_calls(plain)):
-        known = before(place)
+        known = known_at(place)
         held = {name: size for at, name, size in sizes if at < place}
         arguments = tuple(text.split(passed))
         found.append(
@@ -122,6 +135,16 @@ def _launches(source: str) -> tuple[Launch, ...]:
             )
         )
     return tuple(found)
+
+
+def _classes(plain: str) -> Iterator[str]:
+    """Yield the classes and aliases of a blank text that stand in no other brace."""
+    whole, depth, done = values.outside(plain), 0, 0
+    for at in _CLASSES.finditer(whole):
+        depth += whole.count("{", done, at.start()) - whole.count("}", done, at.start())
+        done = at.start()
+        if not depth:
+            yield at[1] or at[2]
 
 
 def _calls(plain: str) -> Iterator[tuple[int, str, str, str, tuple[str, str, str]]]:

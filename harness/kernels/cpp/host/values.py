@@ -21,6 +21,7 @@ _CAST = re.compile(r"\(\s*(?:unsigned|int|unsigned int|size_t|long)\s*\)|\bstati
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
 _ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
 _DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
+_FUNCTION = re.compile(r"\(([^(){};]*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]*)?\{")
 _TEXTS = 64  # what is read of one, or of its headers, is asked for by each of its kernels
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
@@ -63,6 +64,26 @@ def given(plain: str) -> list[tuple[int, str, str]]:
         parts = (_DECLARED.match(part) for part in text.split(at[1]))
         given += [(at.end(), part[1], f"dim3{part[2].strip()}") for part in parts if part]
     return sorted(given)
+
+
+def bodies(plain: str) -> list[tuple[int, int, int, frozenset[str]]]:
+    """Return (begin, place of the brace, end, names of the parameters) of the functions of a blank text."""
+    found, done = [], 0
+    for at in _FUNCTION.finditer(plain):
+        if at.end() > done and (closed := text.closing(plain, at.end() - 1)) > 0:
+            names = (re.findall(r"\w+", part.partition("=")[0]) for part in text.split(at[1]))
+            found.append((at.start(), at.end() - 1, closed, frozenset(n[-1] for n in names if n)))
+            done = closed
+    return found
+
+
+def outside(plain: str) -> str:
+    """Return a blank text with spaces for the bodies of its functions."""
+    parts, done = [], 0
+    for _, opened, closed, _ in bodies(plain):
+        parts += [plain[done:opened], re.sub(r"[^\n]", " ", plain[opened : closed + 1])]
+        done = closed + 1
+    return "".join([*parts, plain[done:]])
 
 
 def value_at(plain: str, begin: int) -> str:
