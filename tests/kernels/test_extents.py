@@ -269,3 +269,35 @@ def test_kernels_run_in_bounds_and_their_faults_are_found(
 def test_complex_numbers_at_twice_an_index_of_several_dimensions(body: str, width: int) -> None:
     """Pairs of a thread may be halves of a block; twice the number of a cell is none."""
     assert extents.width(body, "x", values.Values({})) == width
+
+
+@pytest.mark.parametrize(
+    ("body", "dimension"),
+    [
+        ("for (int r = 0; r < n; r++) y[c] += x[r * w + c];", True),
+        ("if (row >= n) return; x[w * row + c] = 0;", True),
+        ("x[threadIdx.x + blockIdx.y * n] = 0;", True),
+        ("x[n * blockIdx.x + threadIdx.x] = 0;", True),
+        ("for (int k = 0; k <= 2 * n; k++) y[c] += x[c + k];", False),
+        ("for (int c = 0; c < n; c++) y[i] += x[i * n + c];", False),
+        ("for (int r = 0; r < nn; r++) y[c] += x[r * w + c];", False),
+    ],
+)
+def test_a_dimension_bounds_what_is_multiplied(body: str, dimension: bool) -> None:
+    assert extents.dimension(body, "n") == dimension
+
+
+@pytest.mark.parametrize(
+    ("body", "bits"),
+    [
+        ("int m = 1 << n;", True),
+        ("x[i] >>= n;", True),
+        ("j = __brev(i) >> (32 - n);", True),
+        ("j = i << (n - 1 - b);", True),
+        ("j = 1 << n * 2;", False),
+        ("j = n << 2;", False),
+        ("j = 1 << nn;", False),
+    ],
+)
+def test_a_number_of_bits_is_what_is_shifted_by(body: str, bits: bool) -> None:
+    assert extents.shift(body, "n") == bits

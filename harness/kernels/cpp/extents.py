@@ -201,8 +201,14 @@ def shift(body: str, name: str) -> bool:
 
 
 def dimension(body: str, name: str) -> bool:
-    """Return True where what a body multiplies is compared with a size: rows, of ``x[r * n + i]``."""
-    compared = re.findall(rf"\b([A-Za-z_]\w*)\s*[<>]=?\s*{re.escape(name)}\b", body)
+    """Return True where what a body multiplies is compared with a size: rows, of ``x[r * n + i]``.
+
+    So it is with what multiplies the index of a block, ``blockIdx.y * size``.
+    """
+    word, block = re.escape(name), r"blockIdx\s*\.\s*\w"
+    if re.search(rf"{block}\s*\*\s*{word}\b|\b{word}\s*\*\s*{block}\b", body):
+        return True
+    compared = re.findall(rf"\b([A-Za-z_]\w*)\s*[<>]=?\s*{word}\b", body)
     return any(re.search(rf"\b{v}\b\s*\*|\*\s*\(?\b{v}\b", body) for v in compared)
 
 
