@@ -34,6 +34,7 @@ def written(folder: Path, **words: str) -> str:
 
 @pytest.mark.parametrize(("sets", "looks"), [("0", "last"), ("last", "0")])
 @pytest.mark.parametrize(("fence", "code"), [("", 1), ("__threadfence();", 0)])
+@pytest.mark.slow
 def test_both_ways_behind_a_flag_are_checked(
     tmp_path: Path, sets: str, looks: str, fence: str, code: int
 ) -> None:

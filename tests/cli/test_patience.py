@@ -41,6 +41,7 @@ def harness(*arguments: Any) -> Result:
     return CliRunner().invoke(main, [*map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_what_time_did_not_suffice_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first one is run in any case; one instance of each template comes before further ones."""
     path, record = tmp_path / "several.cu", tmp_path / "r.json"

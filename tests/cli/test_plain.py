@@ -89,6 +89,7 @@ def test_conflicts_are_named_by_line_and_fail_beyond_a_threshold(run: Any) -> No
     assert too_many.exit_code == 1 and "--max-ways" in too_many.output
 
 
+@pytest.mark.slow
 def test_a_finding_in_a_function_says_which_call_it_was(tmp_path: Path) -> None:
     path = tmp_path / "helper.cu"
     path.write_text(
@@ -164,6 +165,7 @@ def test_what_can_be_guessed_of_a_file_is_checked(run: Any) -> None:
     assert "out of bounds" in run("check", "good.cu", "--entry", "flipped", "--shared", "64").output
 
 
+@pytest.mark.slow
 def test_verify_is_no_success_without_a_reference(run: Any) -> None:
     (Path.cwd() / "one.cu").write_text("__global__ void one(float* x) { x[threadIdx.x] = 1; }\n")
     assert run("verify", "one.cu").exit_code == 3
@@ -280,6 +282,7 @@ def test_no_axis_is_an_attribute_of_problems() -> None:
     }  # which is not read
 
 
+@pytest.mark.slow
 def test_a_macro_of_the_build_is_a_parameter(run: Any) -> None:
     """Some files want nvcc -DN=64, without which they do not compile."""
     Path("built.cu").write_text("__global__ void k(float* x) { x[N_ - 4] = 1; }\n")
@@ -312,6 +315,7 @@ __global__ void tiles(int* x, dim3 grid)
 """
 
 
+@pytest.mark.slow
 def test_structs_vectors_and_enumerations_are_guessed_by_value(run: Any) -> None:
     """A size is every integer of a struct; an enumeration is 0. What a pointer leads to is a float."""
     Path("values.cu").write_text(VALUES)
@@ -326,6 +330,7 @@ def test_structs_vectors_and_enumerations_are_guessed_by_value(run: Any) -> None
     assert wide.exit_code == 1 and "out of bounds, seen 2 times" in " ".join(wide.output.split())
 
 
+@pytest.mark.slow
 def test_the_page_says_that_a_launch_was_guessed(run: Any) -> None:
     """Say it where the terminal does, and of no kernel whose launch is in its file."""
     Path("plain.cu").write_text(
@@ -350,6 +355,7 @@ def test_lengths_follow_the_sizes_that_are_given(run: Any) -> None:
     assert vast.exit_code == 2 and "10,000,000,000 elements" in vast.output
 
 
+@pytest.mark.slow
 def test_a_size_that_several_kernels_have_is_said_once_and_lines_use_the_width(run: Any) -> None:
     line = "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] = VALUE * x[n - 1 - i]; }\n"
     names = ("one", "two")

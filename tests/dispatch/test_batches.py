@@ -25,6 +25,7 @@ from harness.kernels.dtypes import DTYPES
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS
 from shared.arrays import fake, gpu  # noqa: F401  (fixtures)
+from shared.sweeps import sweep
 
 Array = NDArray[Any]  # of float32 or float16
 STRIDES = (4, 8, 8, 8)  # bytes of the arguments that a batch adds
@@ -112,7 +113,7 @@ def made(
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16"])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sweep(range(60), lambda seed: seed < 20))
 def test_any_batch(device: Any, gpu: Context, seed: int, kind: str) -> None:
     """Broadcast or not, in any layout; the result is numpy's."""
     rng, keep = random.Random(seed), []

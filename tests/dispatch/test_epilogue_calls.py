@@ -19,6 +19,7 @@ from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP16, FP32, DType
 from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, PLAIN, ROWS, Epilogue
 from shared.arrays import Array, Dlpack, Typed, fake, gpu, kernels, torch  # noqa: F401  (fixtures)
+from shared.sweeps import sweep
 
 H200: Any = {"sms": 132, "arch": "sm_90a"}
 
@@ -46,7 +47,10 @@ def close(out: Typed, expected: Any) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize(("dtype", "to"), [(FP32, FP32), (BF16, BF16), (FP16, FP32), (BF16, FP32)])
+@pytest.mark.parametrize(
+    ("dtype", "to"),
+    sweep([(FP32, FP32), (BF16, BF16), (FP16, FP32), (BF16, FP32)], lambda _, to: to is BF16),
+)
 def test_a_product_with_an_epilogue(
     kernels: FakeDriver, gpu: Context, dtype: DType, to: DType, activation: str, axis: int
 ) -> None:

@@ -92,6 +92,7 @@ def test_layouts_have_a_launch_each(groups: FakeDriver, gpu: Context) -> None:
     assert len(groups.launches) == 1, "transposed three times they are row-major products"
 
 
+@pytest.mark.slow
 def test_large_products_go_alone(groups: FakeDriver, gpu: Context) -> None:
     small = [GEMMS["bf16"](M=8, N=64, K=64)] * 5
     (found,) = group.grouped([*small, GEMMS["bf16"](M=4096, N=4096, K=4096)], **H200)

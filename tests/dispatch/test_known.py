@@ -405,6 +405,7 @@ def product(form: random.Random, rng: random.Random, whole: Any) -> tuple[list[V
     return given, options
 
 
+@pytest.mark.slow
 def test_nothing_differs_from_reading(
     fake: FakeDriver, gpu: Context, cupy: Any, read: list[int], floats: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

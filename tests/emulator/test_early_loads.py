@@ -132,6 +132,7 @@ ATOMIC = """int now; asm volatile("atom.SEM.gpu.global.add.s32 %0, [%1], 1;"
     ],
     ids=["load", "atomic"],
 )
+@pytest.mark.slow
 def test_an_acquire_is_a_fence_and_a_release_is_none(
     body: str, old: str, new: str, good: tuple[str, ...], bad: tuple[str, ...]
 ) -> None:

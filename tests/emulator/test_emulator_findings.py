@@ -37,7 +37,7 @@ def hazards(run: Emulation, kind: str) -> set[tuple[str, tuple[int, ...]]]:
 
 @pytest.mark.parametrize("name", MATMULS)
 @pytest.mark.parametrize("arch", [pytest.param("compute_80", marks=pytest.mark.slow), "compute_100"])
-@pytest.mark.parametrize("schedule", ["lockstep", "warp-serial"])
+@pytest.mark.parametrize("schedule", ["lockstep", pytest.param("warp-serial", marks=pytest.mark.slow)])
 def test_right_kernels_have_no_findings_and_right_numbers(name: str, arch: str, schedule: str) -> None:
     source, block, tile = MATMULS[name]
     n = 128 if name == "reg128" else 64

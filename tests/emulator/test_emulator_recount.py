@@ -226,7 +226,7 @@ SHIPPED = {kernel.name for kernel in catalog.ladder()}
 
 @pytest.mark.parametrize(
     "axes",
-    [RAGGED, SQUARE, pytest.param(LARGER, marks=pytest.mark.slow)],
+    [RAGGED, *(pytest.param(axes, marks=pytest.mark.slow) for axes in (SQUARE, LARGER))],
     ids=["ragged", "square", "larger"],
 )
 @pytest.mark.parametrize("name", RECOUNTS)

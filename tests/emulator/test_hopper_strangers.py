@@ -16,11 +16,12 @@ from shared.hopper_kernels import kinds
 from shared.hopper_strangers import BROUGHT, FOLDER, WRONG, Brought, wide
 
 LONGEST = 10  # seconds of a processor until anything is told, a hang too
+FEW = [name for name, one in BROUGHT.items() if not one.headers][::3]
 
 
 def marked(name: str, *more: Any, slow: bool = False) -> Any:
-    """A case. A newcomer runs each kernel that needs no headers once right and once wrong."""
-    return pytest.param(name, *more, marks=[pytest.mark.slow] if slow or BROUGHT[name].headers else [])
+    """A case. A newcomer runs every third kernel that needs no headers, once right and once wrong."""
+    return pytest.param(name, *more, marks=[pytest.mark.slow] if slow or name not in FEW else [])
 
 
 def run(brought: Brought, source: str, schedule: str = "late") -> tuple[Emulation, bool]:

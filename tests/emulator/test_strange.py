@@ -22,11 +22,14 @@ SLOW = (
     "tiles of", "cuda::pipeline", "half2", "atomics of pairs", "alignment", "lists", "recursion",
     "sparse", "mean and variance", "Fourier", "one producer", "bitonic",
 )  # fmt: skip
+# And of the others a newcomer runs every third.
+FEW = [name for name, one in STRANGE.items() if not one.headers and not name.startswith(SLOW)][::3]
 
 
 def marked(name: str) -> Any:
     marks = [pytest.mark.exhaustive] if STRANGE[name].headers else []
-    return pytest.param(name, marks=[pytest.mark.slow] if name.startswith(SLOW) else marks)
+    slow = name.startswith(SLOW) or (name not in FEW and not marks)
+    return pytest.param(name, marks=[pytest.mark.slow] if slow else marks)
 
 
 def ptx_of(kernel: Strange) -> str:
