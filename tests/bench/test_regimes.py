@@ -71,6 +71,7 @@ def test_another_clock_in_the_turns_of_the_other_is_said(
     assert ("the SM clock was" in text) == said
 
 
+@pytest.mark.slow
 def test_identical_code_on_both_sides_is_said(fake: Any, tmp_path: Path) -> None:
     result = harness("bench", "tiled", "--ref", "tiled", "-a", "N=16", *FAST)
     assert "identical SASS on both sides: machine noise" in result.stdout

@@ -170,6 +170,7 @@ def test_sass_of_several_architectures_and_listing() -> None:
     assert "sum += As[ty][k] * Bs[k][tx];" in listing and "LDS.128" in listing
 
 
+@pytest.mark.slow
 def test_sweep_and_params() -> None:
     table = harness("build", "tiled", "--sweep").stdout
     assert all(f"TILE={n} " in table for n in (8, 16, 32))
@@ -329,6 +330,7 @@ def test_json_never_replaces_a_device_a_link_or_a_kernel(tmp_path: Path, kernel_
     assert kernel.read_text() == before
 
 
+@pytest.mark.slow
 def test_build_refuses_to_export_two_kernels_under_one_name(tmp_path: Path, kernel_file: Any) -> None:
     (tmp_path / "other").mkdir()
     one, two = kernel_file("k.cu"), tmp_path / "other" / "k.cu"

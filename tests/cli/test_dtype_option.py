@@ -47,6 +47,7 @@ def run(*args: Any) -> Result:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.slow
 def test_each_type_is_right_in_the_emulator(kernel_file: Write, tmp_path: Path, dtype: str) -> None:
     path = kernel_file(extra=BOTH, body=BODY.format(type="ELEMENT"))
     name = "mine" if dtype == "bf16" else "mine_fp16"

@@ -81,6 +81,7 @@ def test_of_a_column_major_result_rows_are_columns(kernels: FakeDriver, gpu: Con
 
 
 @pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.slow
 def test_each_part_of_a_divided_product_has_its_own_bias(
     kernels: FakeDriver, gpu: Context, axis: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

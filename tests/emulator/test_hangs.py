@@ -340,5 +340,6 @@ def test_who_waits_for_others_and_moves_memory_lets_them_come(
     assert not said
 
 
+@pytest.mark.slow
 def test_a_warp_that_has_not_come_is_let_come() -> None:
     assert not run(Hang(COMES["a warp"], 16), schedule="warp-serial", budget=BUDGET // 20)[0]

@@ -629,10 +629,8 @@ TWICE = {
     "35: releases in the own block only",
 }
 FEW = {
-    "23: three boxes share two places",
     "22: no barrier before a stage is filled again",
     "22: half the bytes of A are expected",
-    "23: no proxy fence before the TMA store",
     "15: the cluster's barrier is relaxed",
 }
 LEAST = 0.95

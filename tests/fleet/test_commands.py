@@ -127,6 +127,7 @@ def test_default_sizes_that_a_kernel_does_not_take_are_told_of(units: InProcess,
 
 
 @workers("a", "b")
+@pytest.mark.slow
 def test_a_unit_that_dies_loses_its_row_only(units: InProcess, tmp_path: Path) -> None:
     units.broken = {"03_tiled TILE=16 16"}
     result = harness("bench", *ARGUMENTS, "--json", "r.json")
@@ -148,6 +149,7 @@ def test_models_of_gpus_have_a_record_each(rig: Rig, units: InProcess, tmp_path:
 
 
 @workers("a", "b")
+@pytest.mark.slow
 def test_ones_own_kernel_travels_with_its_header(units: InProcess, tmp_path: Path) -> None:
     (tmp_path / "tile.h").write_text("#define TILE 16\n")
     from shared.kernels import BODY

@@ -42,6 +42,7 @@ def test_a_slow_gpu_gets_fewer(rig: Rig) -> None:
     assert sum(name == "slow" for name, _ in rig.done) <= 3
 
 
+@pytest.mark.slow
 def test_a_gpu_that_fails_where_others_do_not_is_left_out(rig: Rig) -> None:
     def perform(name: str, unit: Unit) -> Outcome:
         time.sleep(0.03)
@@ -119,6 +120,7 @@ def test_a_model_whose_gpus_have_gone_keeps_no_other_waiting(rig: Rig) -> None:
         list(fleet.run(units(1, model=lesser)))
 
 
+@pytest.mark.slow
 def test_a_worker_that_goes_in_the_middle(rig: Rig) -> None:
     """Its unit is done by another one, and nothing comes twice."""
     begun, go_on = threading.Event(), threading.Event()

@@ -208,6 +208,7 @@ __global__ void DIMS k(int* x, int n) {
 
 
 @pytest.mark.parametrize("dims", ["", "__cluster_dims__(2, 1, 1)"])
+@pytest.mark.slow
 def test_a_guessed_grid_consists_of_whole_clusters(tmp_path: Path, dims: str) -> None:
     path, host = tmp_path / "k.cu", CONFIGURED.replace("k<float, 16>", "k")
     path.write_text(
@@ -284,6 +285,7 @@ __global__ void squared(const float* points, float* out, int n)
 """
 
 
+@pytest.mark.slow
 def test_points_have_as_many_numbers_as_their_indices_say(tmp_path: Path) -> None:
     """The definition counts, not a declaration before it."""
     path = tmp_path / "points.cu"

@@ -134,12 +134,14 @@ def test_the_text_has_the_last_word_on_its_names() -> None:
         ("taps<<<1, 256>>>(x, w, y, 16, 3);", "-a n=256 -a r=256"),  # all are small: sizes, then
     ],
 )
+@pytest.mark.slow
 def test_small_numbers_are_no_sizes(tmp_path: Path, host: str, said: str) -> None:
     output = check(tmp_path, f"{TAPS}int main() {{ {host} }}\n")
     assert f"{said} (block" in output, output
 
 
 @pytest.mark.parametrize("given", ["<Vec<float, 4>, Twice>", "<Vec<float, WIDE>, Twice>"])
+@pytest.mark.slow
 def test_a_template_over_classes_of_the_text(tmp_path: Path, given: str) -> None:
     source = f"#define WIDE 4\n{SCALE}int main() {{ scale{given}<<<4, 128>>>(x, n); }}\n"
     (entry,) = text.entries(source)
@@ -191,6 +193,7 @@ def test_a_number_of_bits_is_no_size(tmp_path: Path, arguments: list[str], order
     assert f"-a a=4096 -a b=4096 -a order={order}" in output, output
 
 
+@pytest.mark.slow
 def test_more_bits_than_an_integer_has_are_refused(tmp_path: Path) -> None:
     """The guess was 64, of which the grid was made, and its error a traceback."""
     (tmp_path / "k.cu").write_text(SQUARE)
@@ -198,6 +201,7 @@ def test_more_bits_than_an_integer_has_are_refused(tmp_path: Path) -> None:
     assert ran.exit_code != 0 and "shift by 64" in ran.output and "Traceback" not in ran.output, ran.output
 
 
+@pytest.mark.slow
 def test_an_explicit_instance_of_a_class_is_no_other_class(tmp_path: Path) -> None:
     output = check(tmp_path, OWNED)
     assert "-a image.data=" in output and "--block 16,16,1" in output, output

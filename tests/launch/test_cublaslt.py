@@ -265,6 +265,7 @@ FAST = ("--min-time", "0.005", "--timeout", "0.05")
 
 
 @pytest.mark.parametrize("kernel", ["tiled", "matmul"])
+@pytest.mark.slow
 def test_a_row_beside_cublas(gpu: TimedDriver, library: FakeCublasLt, tmp_path: Path, kernel: str) -> None:
     path = tmp_path / "r.json"
     chosen = ("--dtype", "fp32") if kernel == "matmul" else ()

@@ -196,6 +196,7 @@ def test_pointers_that_pointers_lead_to(tmp_path: Path, source: str, place: str,
     assert "-a A=64 -a B=64 -a A.each=4096" in output or "-a rows=1000 -a rows.x=1000" in output
 
 
+@pytest.mark.slow
 def test_a_table_may_be_written_to(tmp_path: Path) -> None:
     """Blocks exchange pointers, which the arrays of the host never see."""
     source = """__global__ void exchanged(float** x, int n) {

@@ -213,6 +213,7 @@ def test_right_kernels_are_clean(tmp_path: Path, what: str) -> None:
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_threads_that_are_counted_across_the_grid_have_no_dimensions(tmp_path: Path) -> None:
     flat = """__device__ int tid() { return blockIdx.z * gridDim.y * gridDim.x * blockDim.x
         + blockIdx.y * gridDim.x * blockDim.x + blockIdx.x * blockDim.x + threadIdx.x; }

@@ -360,6 +360,7 @@ def test_gpus_are_kept_apart() -> None:
     assert "kept apart" not in page.page({"a": ladder}, "t")
 
 
+@pytest.mark.slow
 def test_sweeps_are_no_ladder() -> None:
     (part,) = page.parts({"a": content("h200/bench/ladder"), "c": content("h200/bench/tiles")})
     assert len(part.ladder) == len(content("h200/bench/ladder")["rows"]) and len(part.sweeps) == len(

@@ -173,6 +173,7 @@ def test_a_wrong_candidate_never_wins(context: Context, space: list[Built], spee
 
 
 @pytest.mark.parametrize("good", [3, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_candidate_that_goes_wrong_later_is_dropped(
     context: Context, space: list[Built], speeds: Speeds, good: int
 ) -> None:
@@ -231,6 +232,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) matmul(
         ("", None, ""),
     ],
 )
+@pytest.mark.slow
 def test_pruning_says_why(
     context: Context, cache: Cache, kernel_file: Any, extra: str, body: str | None, reason: str
 ) -> None:
