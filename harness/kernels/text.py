@@ -314,10 +314,10 @@ def closing(text: str, at: int) -> int:
     """Return where the bracket at `at` is closed; -1 if it is not."""
     pair = {"(": "()", "{": "{}"}[text[at]]
     depth = 0
-    for found in re.finditer(f"[{re.escape(pair)}]", text[at:]):
+    for found in re.compile(f"[{re.escape(pair)}]").finditer(text, at):
         depth += 1 if found[0] == pair[0] else -1
         if not depth:
-            return at + found.start()
+            return found.start()
     return -1
 
 

@@ -80,6 +80,11 @@ def width(body: str, pointer: str, values: Values) -> int:
     return max(together, default=1)
 
 
+def places(body: str, pointer: str) -> list[str]:
+    """Return the indices of a pointer in a body, and what it adds to the pointer."""
+    return [*re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body), *_offsets(body, pointer)]
+
+
 def _offsets(body: str, pointer: str) -> list[str]:
     """Return what a body adds to a pointer."""
     return re.findall(rf"\b{re.escape(pointer)}\s*\+=?\s*((?:\([^()]*\)|[^;,()])*)", body)
@@ -117,7 +122,7 @@ def shares(body: str, pointer: str, values: Values) -> int:
     """
     found = 0
     block = text.named(body, r"blockIdx\.x")
-    for place in (*re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body), *_offsets(body, pointer)):
+    for place in places(body, pointer):
         if at := re.search(rf"\b(?:{block})((?:\s*\*\s*\w+)+)", place):
             numbers = [values.number(word) or 0 for word in re.findall(r"\w+", at[1])]
             found = max(found, math.prod(numbers))

@@ -22,6 +22,7 @@ from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import tensors
+from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -58,6 +59,7 @@ class _Known:
     changed: the pointers through which the kernel may write
     depth, size: of how many sizes an array is the product, and each
     grid: as host code launches it
+    numbers: those to which the text gives names
     """
 
     values: Sequence[text.Parameter]
@@ -71,7 +73,8 @@ class _Known:
     depth: int
     size: int
     grid: Sequence[Expr]
-    reach: reach.Reach
+    entry: text.Entry
+    numbers: Values
 
     def blocks(self, sizes: Mapping[str, int]) -> int:
         """Return how many blocks host code launches along x; 0 where that is not known."""
@@ -115,12 +118,12 @@ class _Known:
         sizes = {name: getattr(problem, name) for name in self.whole}
         fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
         given, more = problem._given, {}
-        for p in self.pointers:
-            if p.name not in reached or p.name in given or p.name in self.held:
-                continue
+        beyond = [p for p in self.pointers if p.name in reached.keys() - given.keys() - self.held.keys()]
+        means = reach.of(self.entry, [p.name for p in beyond], self.whole, self.numbers)
+        for p in beyond:
             count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
             much = not sizes or count >= 2 * getattr(problem, p.name)
-            if much and not rest and self.reach.explains(p.name, count, sizes, fixed, grid):
+            if much and not rest and means.explains(p.name, count, sizes, fixed, grid):
                 more[p.name] = count
         if not more:
             return None
@@ -185,7 +188,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
         held=lengths, depth=depth, size=size, grid=kernel.grid,
-        reach=reach.of(entry, [p.name for p in pointers], whole, numbers),
+        entry=entry, numbers=numbers,
         changed=[p.name for p in pointers if not p.const or p.name in maps],
     )  # fmt: skip
     limits = pointed.limits(entry.body, values, types)

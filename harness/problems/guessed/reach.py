@@ -78,13 +78,6 @@ def of(entry: text.Entry, pointers: Sequence[str], sizes: Sequence[str], values:
     )
 
 
-def places(body: str, pointer: str) -> list[str]:
-    """Return the indices of a pointer in a body, and what it adds to the pointer."""
-    name = re.escape(pointer)
-    indices = re.findall(rf"\b{name}\s*\[([^][;]*)\]", body)
-    return indices + re.findall(rf"\b{name}\s*\+=?\s*((?:\([^()]*\)|[^;,()])*)", body)
-
-
 def _factors(body: str, pointer: str) -> Iterator[str]:
     """Yield the factors in the places of a pointer, and in those of the variables that stand there.
 
@@ -93,7 +86,7 @@ def _factors(body: str, pointer: str) -> Iterator[str]:
     given: dict[str, list[str]] = {}
     for name, value in _ASSIGNED.findall(body):
         given.setdefault(name, []).append(value.partition(",")[0])
-    seen, left = set[str](), places(body, pointer)
+    seen, left = set[str](), extents.places(body, pointer)
     for _ in range(_DEEPEST):
         for place in left:
             yield from (word for words in _FACTOR.findall(place) for word in words if word)
