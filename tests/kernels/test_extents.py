@@ -279,7 +279,8 @@ def test_complex_numbers_at_twice_an_index_of_several_dimensions(body: str, widt
         ("x[threadIdx.x + blockIdx.y * n] = 0;", True),
         ("x[n * blockIdx.x + threadIdx.x] = 0;", True),
         ("for (int k = 0; k <= 2 * n; k++) y[c] += x[c + k];", False),
-        ("for (int c = 0; c < n; c++) y[i] += x[i * n + c];", False),
+        ("for (int c = 0; c < n; c++) y[i] += x[i * n + c];", True),
+        ("y[i] = x[n * (i + 1)];", True),
         ("for (int r = 0; r < nn; r++) y[c] += x[r * w + c];", False),
     ],
 )

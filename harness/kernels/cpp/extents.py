@@ -208,10 +208,10 @@ def shift(body: str, name: str) -> bool:
 def dimension(body: str, name: str) -> bool:
     """Return True where what a body multiplies is compared with a size: rows, of ``x[r * n + i]``.
 
-    So it is with what multiplies the index of a block, ``blockIdx.y * size``.
+    So it is with what multiplies a variable or an index, ``i * stride`` and ``blockIdx.y * size``.
     """
-    word, block = re.escape(name), r"blockIdx\s*\.\s*\w"
-    if re.search(rf"{block}\s*\*\s*{word}\b|\b{word}\s*\*\s*{block}\b", body):
+    word = re.escape(name)
+    if re.search(rf"(?:\b[A-Za-z_][\w.]*|[\])])\s*\*\s*{word}\b|\b{word}\s*\*\s*[A-Za-z_(]", body):
         return True
     compared = re.findall(rf"\b([A-Za-z_]\w*)\s*[<>]=?\s*{word}\b", body)
     return any(re.search(rf"\b{v}\b\s*\*|\*\s*\(?\b{v}\b", body) for v in compared)

@@ -170,8 +170,7 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
 def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the parameters, by `axes`, to which host code gives numbers that are hardly sizes.
 
-    These are 0 and 1, offsets and steps, and beside larger numbers those up to `_FEW`, such as a radius or
-    the channels of an image.
+    These are 0 and 1, offsets and steps, and beside larger numbers those up to `_FEW`, such as a radius.
     """
     launched = launches.of(source, name)
     numbers = launched.numbers if launched else ()

@@ -253,10 +253,10 @@ def _integers(
     ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
     few = guesses.no_sizes(host, entry, name)
     powers = {n for n in ints if few.get(n, 2) > 1 and extents.shift(entry.body, n)}
-    used = {n for n in few if re.search(rf"\b{n}\b", entry.body)}
-    kept = powers | {
-        n for n, x in few.items() if x > 1 and (n not in used or extents.dimension(entry.body, n))
-    }
+    small = {n for n, number in few.items() if number > 1}
+    unused = {n for n in small if not re.search(rf"\b{n}\b", entry.body)}
+    dimensions = any(extents.dimension(entry.body, n) for n in small)  # with one of them all stay sizes
+    kept = powers | (small if dimensions else unused)
     fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
     whole = [n for n in ints if n not in powers | fixed.keys()]
     return fixed, powers, whole
