@@ -192,7 +192,8 @@ RIGHT = {  # and kernels that were found wrong
       {IX} if (i < n) y[i] = x[i * incx]; }}
       int main() {{ k<<<4, 256>>>(x, y, 1000, 2); }}""",
     "heads": f"""__global__ void k(const float* q, const float* c, float* o,
-      int T, int nh, int nkv, int hs) {{ {IX} int h = blockIdx.y; if (i >= T) return; int kv = h / (nh / nkv); float s = 0;
+      int T, int nh, int nkv, int hs) {{ {IX} int h = blockIdx.y;
+      if (i >= T) return; int kv = h / (nh / nkv); float s = 0;
       for (int j = 0; j < hs; j++) s += q[h * hs + j] * c[(i * nkv + kv) * hs + j]; o[h * T + i] = s; }}
       int main() {{ k<<<dim3(4, 8), 256>>>(q, c, o, 1000, 8, 2, 64); }}""",
     "an octal stride": """__global__ void k(float* x, int n) {
