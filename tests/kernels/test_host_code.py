@@ -138,6 +138,7 @@ def test_a_fault_in_device_code_is_told(tmp_path: Path, device: str, line: int, 
 
 def test_a_missing_header_of_a_kernel_is_an_error(tmp_path: Path) -> None:
     """It might define what the kernel depends on. Beside host code it is the host's, if all else compiles."""
+    (tmp_path / ".git").mkdir()  # or other tests' folders are searched, which have such a header
     source = '#include "sizes.h"\n__global__ void k(int* x) { *x = SIZE; }\n'
     for whole in (source, source.replace("SIZE", "1"), source + HOST.replace("scale<<<", "k<<<")):
         error = refused(tmp_path, whole)
