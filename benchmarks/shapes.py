@@ -44,7 +44,7 @@ from harness.results import record
 from harness.support.processes import cores
 from sampler import tables
 from sampler.contest import Arena, Entry
-from sampler.draws import LEAST_WORK, MOST_WORK, Draw, draws
+from sampler.draws import CLASSES, LEAST_WORK, MOST_WORK, Draw, draws
 from sampler.heuristics import Heuristics
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows, given.seed = list(kept["rows"]), kept["meta"]["seed"]
         # Other limits would be other draws under the same numbers.
         given.most, given.madds = kept["meta"].get("most", 0), kept["meta"].get("madds", MOST_WORK)
+        given.only = kept["meta"].get("only", [])
     elif given.json:
         record.check_writable(given.json)
     device = Device.open(given.device)
@@ -74,12 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {(row["dtype"], row["index"]) for row in rows}
     left = [
         entry(draw, given, heuristics, gpu=device.name, **cost.card(device))
-        for draw in in_turn(given.dtype, given.draws, given.seed, given.most, given.madds)
+        for draw in in_turn(given.dtype, given.draws, given.seed, given.most, given.madds, given.only)
         if (draw.problem.dtype.name, draw.index) not in done
     ]
     meta = {**record.provenance(seed=given.seed), "gpu": about(device), "draws": given.draws}
     meta |= {"most": given.most} if given.most else {}
     meta |= {"madds": given.madds} if given.madds < MOST_WORK else {}
+    meta |= {"only": given.only} if given.only else {}
     meta |= {"algorithms": given.algorithms, "heuristics": heuristics.unavailable or "asked"}
     lost: ContextLost | None = None
     try:
@@ -106,6 +108,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seconds", type=float, default=300.0, help="after which no draw begins (default: 300)")
     add("--most", type=int, default=0, metavar="N", help="only products with at most N rows or columns")
     add("--madds", type=int, default=MOST_WORK, metavar="N", help="only those of at most N multiply-adds")
+    add("--only", nargs="+", choices=CLASSES, default=[], metavar="CLASS", help=f"of {', '.join(CLASSES)}")
     add("--regret", type=int, default=0, metavar="N", help="time the model's best for N draws of each type")
     add("--trials", type=int, default=0, metavar="N", help="beside these, time N of the table's trials")
     add("--invariant", action="store_true", help="also time what invariant rows take")
@@ -138,10 +141,15 @@ def positive(text: str) -> int:
 
 
 def in_turn(
-    dtypes: Sequence[str], count: int, seed: int, most: int = 0, madds: int = MOST_WORK
+    dtypes: Sequence[str],
+    count: int,
+    seed: int,
+    most: int = 0,
+    madds: int = MOST_WORK,
+    only: Sequence[str] = (),
 ) -> Iterator[Draw]:
     """Yield the draws of all types, some of each in turn, so that a run that ends early has all types."""
-    all_of_them = {dtype: draws(dtype, count, seed, most, madds) for dtype in dict.fromkeys(dtypes)}
+    all_of_them = {dtype: draws(dtype, count, seed, most, madds, only) for dtype in dict.fromkeys(dtypes)}
     for start in range(0, count, _IN_TURN):
         for drawn in all_of_them.values():
             yield from drawn[start : start + _IN_TURN]
@@ -220,7 +228,7 @@ def compiled(given: argparse.Namespace) -> int:
     nothing, given.compile = Heuristics(""), str(Arch.parse(given.compile))
     entries = [
         entry(draw, given, nothing, sms=given.sms, arch=given.compile, gpu=given.gpu)
-        for draw in in_turn(given.dtype, given.draws, given.seed, given.most, given.madds)
+        for draw in in_turn(given.dtype, given.draws, given.seed, given.most, given.madds, given.only)
     ]
     with compiling(entries, given.compile) as cubins:
         for number, one in enumerate(cubins.values(), 1):

@@ -10,11 +10,13 @@ larger than `MOST_BYTES`.
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from harness.errors import UsageError
 from harness.kernels.dtypes import DTYPES
 from harness.problems.gemm import GEMMS, Gemm
 
@@ -22,6 +24,7 @@ MOST_WORK = 2**39  # multiply-adds
 MOST_BYTES = 3 << 30  # of A and B together, and of C
 _LEAST, _MOST = 16, 16384
 LEAST_WORK = _LEAST**3
+_RAREST = 50_000  # one in so many draws is of the classes asked for
 _UNITS = (16, 32, 64, 128)  # of which sizes that are not ragged are multiples
 _TMA_BYTES = 16  # an operand whose pitch is no multiple of this has no tensor map
 
@@ -104,22 +107,38 @@ class Draw:
         return self.form, kind, self.layout, self.pitch
 
 
-def draws(dtype: str, count: int, seed: int, most: int = 0, madds: int = MOST_WORK) -> list[Draw]:
+def draws(
+    dtype: str, count: int, seed: int, most: int = 0, madds: int = MOST_WORK, only: Sequence[str] = ()
+) -> list[Draw]:
     """Return `count` draws of an element type (a key of `GEMMS`); the same seed gives the same draws.
 
     With `most` they are those with at most so many rows or columns, with `madds` those of at most so many
-    multiply-adds.
+    multiply-adds, with `only` those of all these `Draw.classes`. Raises UsageError if there are next to none.
     """
     rng = random.Random(f"{seed} {dtype}")
     found: list[Draw] = []
-    while len(found) < count:
+    for number in itertools.count():
+        if len(found) == count:
+            break
+        if number > _RAREST * (len(found) + 1):
+            raise UsageError(
+                f"only {len(found)} of {number} draws are as asked for", hint="name fewer classes, or others"
+            )
         drawn = _model(rng, dtype) if rng.random() < 0.25 else _random(rng, dtype)
         for problem, origin, ragged in drawn:
             thin = not most or min(problem.M, problem.N) <= most
-            if thin and madds >= problem.M * problem.N * problem.K:
-                found.append(Draw(index=len(found), problem=problem, origin=origin, ragged=ragged))
+            one = Draw(index=len(found), problem=problem, origin=origin, ragged=ragged)
+            if thin and madds >= problem.M * problem.N * problem.K and set(only) <= set(one.classes):
+                found.append(one)
     return found
 
+
+CLASSES = (  # lines of the table: of what a draw has one from each row, see `Draw.classes`
+    *("skinny", "thin", "square", "deep", "flat", "oblong"),
+    *("model", "ragged", "round"),
+    *("NN", "NT", "TN", "TT"),
+    *("packed", "padded", "odd"),
+)
 
 Drawn = Iterator[tuple[Gemm, str, bool]]  # one, or none where it is too large
 

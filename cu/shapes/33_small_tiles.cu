@@ -20,7 +20,7 @@
 // after = "15_split_k"
 // min_arch = "sm_90"
 // block = "128"
-// tile  = ["BM", "BN"]
+// tile  = ["BM", "BN - 8 * OWN"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M * SLICES % 64 == 0", "BM * BN >= 1024",
@@ -46,6 +46,7 @@
 // SPLIT = [1, 4, 8]
 // TURN = [0, 1]
 // SLICES = [1, 2, 4]
+// OWN = [0, 1]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -132,8 +133,8 @@ extern "C" __global__ void __launch_bounds__(THREADS LEAST_BLOCKS)
     const int lane_m = LANES_M == 8 ? of_eight : of_four, lane_n = LANES_M == 8 ? of_four : of_eight;
     const int warp_m = warp % WARPS_M * WM, slice = warp / WARPS_M % SLICES, warp_n = warp / (WARPS_M * SLICES) * WN;
     TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
-    const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
-    const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
+    const unsigned tiles_n = tiles_across(N), tile = TILE_OF_MATRIX((M + BM - 1u) / BM * tiles_n);
+    const auto [row, col] = corner_of(tile, tiles_n);
 
     wait_for_prerequisites();
     float sum[TM * TN] = {};

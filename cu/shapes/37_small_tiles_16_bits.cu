@@ -14,7 +14,7 @@
 // dtype = ["bf16", "fp16"]
 // min_arch = "sm_90a"
 // block = "128"
-// tile  = ["BM", "BN"]
+// tile  = ["BM", "BN - 16 * OWN"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024",
@@ -34,6 +34,7 @@
 // STAGES = [4, 3, 1]
 // BLOCKS = [2, 3, 4, 0]
 // SPLIT = [1, 8]
+// OWN = [0, 1]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -75,8 +76,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int warp_m = warp % WARPS_M * WM, warp_n = warp / WARPS_M * WN;
     TAKE_PRODUCT(A, B, C, M, N, K, lda, ldb, ldc);
-    const unsigned tiles_m = (M + BM - 1u) / BM, tile = TILE_OF_MATRIX(tiles_m * ((N + BN - 1u) / BN));
-    const unsigned row = tile % tiles_m * BM, col = tile / tiles_m * BN;
+    const unsigned tiles_n = tiles_across(N), tile = TILE_OF_MATRIX((M + BM - 1u) / BM * tiles_n);
+    const auto [row, col] = corner_of(tile, tiles_n);
 
     wait_for_prerequisites();
     float sum[WM * WN / 32] = {};

@@ -99,6 +99,41 @@ def test_one_stage(rung: str, transa: int, transb: int) -> None:
         check(one, shape(33, 37, k, transa, transb, ODD if k % 2 else None), 1)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [0, 1])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_rows_that_begin_anywhere_in_a_sector(rung: str, own: int) -> None:
+    """With OWN tiles overlap, and a sector is one's: the last tile may have some columns, or none."""
+    one = built(rung, **ONE_STAGE, OWN=own)
+    for n, pad in [(49, 0), (49, 2), (51, 4), (55, 5), (56, 6), (33, 2), (70, 5), (5, 1)]:
+        check(one, shape(9, n, 5, pads={"lda": 3, "ldb": 0, "ldc": pad}), 1)
+
+
+@pytest.mark.slow
+def test_sectors_of_clusters_and_of_shared_tiles() -> None:
+    check(built("34", SPLIT=8, OWN=1), shape(20, 51, 1050, pads=ODD), 8)
+    check(built("37", OWN=1), shape(20, 35, 560, pads=ODD), 4)
+
+
+OWN_FAULTS = {
+    "a sector is two tiles'": ("OWN && col > 0 ? lead : 0", "0"),
+    "a sector is nobody's": ("BN - OVERLAP + lead : BN", "BN - OVERLAP : BN"),
+    "a tile without columns of its own writes": ("max(end - begin, 0)", "end - begin"),
+    "tiles do not overlap": ("tile % tiles_n * (BN - OVERLAP)", "tile % tiles_n * BN"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", *OWN_FAULTS])
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_fault_of_own_sectors_is_found(rung: str, fault: str) -> None:
+    """Or, without one, nothing is."""
+    one = pieced(rung, *OWN_FAULTS.get(fault, ("", "")), where="struct Corner", OWN=1)
+    last = 2 * one.variant.tile[1] + 2  # columns: the third tile has two, of another's sector
+    found = [run(one, shape(9, last, 5, pads={"lda": 3, "ldb": 1, "ldc": pad})) for pad in (3, 5)]
+    assert any(one.status != OK or faults(one) for one in found) == bool(fault)
+
+
 FAULTS = {
     "the stage is filled before all have read it": ("if (part > share.begin) __syncthreads();", ""),
     "the copies are not waited for": ("cp_async_wait_group<0>();", ""),
@@ -126,14 +161,17 @@ def longer(rung: str) -> Axes:
     return shape(33, 37, 145 if rung == "37" else 73)
 
 
-def pieced(rung: str, old: str, new: str) -> Built:
+def pieced(
+    rung: str, old: str, new: str, where: str = "if constexpr (STAGES == 1)", **parameters: int
+) -> Built:
     """Return a kernel with one stage that holds its header, with a text replaced where it first stands."""
     header = (ROOT / "cu" / "include" / "small_tiles.cuh").read_text().replace("#pragma once", "")
-    whole = header.index("if constexpr (STAGES == 1)")
+    whole = header.index(where)
+    assert old in header[whole:]
     header = header[:whole] + header[whole:].replace(old, new, 1)
     kernel = RUNGS[rung]
     source = kernel.source.replace('#include "small_tiles.cuh"', header)
-    variant = replace(kernel, source=source).variant(**{**SMALL, **ONE_STAGE})
+    variant = replace(kernel, source=source).variant(**{**SMALL, **ONE_STAGE, **parameters})
     return Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
 
 

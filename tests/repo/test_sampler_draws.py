@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.errors import UsageError
 from harness.problems.gemm import GEMMS, Gemm
 from harness.results import record
 from shared.places import ROOT
@@ -22,7 +23,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import shapes
 
 from sampler import contest, tables
-from sampler.draws import MODELS, MOST_BYTES, MOST_WORK, Draw, draws
+from sampler.draws import CLASSES, MODELS, MOST_BYTES, MOST_WORK, Draw, draws
 
 
 @pytest.mark.parametrize("dtype", list(GEMMS))
@@ -65,6 +66,16 @@ def test_only_draws_of_little_work(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         shapes.main(["--madds", "4095"])
     assert "--madds N: no product has fewer than 4096 multiply-adds" in capsys.readouterr().err
+
+
+def test_only_draws_of_some_classes() -> None:
+    """Those of the same seed that are of all of them; of what there is not, it says so."""
+    flat = [d.problem for d in draws("tf32", 400, 3) if d.form == "flat" and d.pitch == "odd"]
+    found = draws("tf32", len(flat), 3, only=("odd", "flat"))
+    assert len(flat) > 5 and [d.problem for d in found] == flat
+    assert {name for d in draws("bf16", 400, 1) for name in d.classes} == set(CLASSES)
+    with pytest.raises(UsageError, match="only 0 of 50001 draws are as asked for"):
+        draws("tf32", 1, 3, only=("flat", "deep"))
 
 
 def test_types_take_turns() -> None:
