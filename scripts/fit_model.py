@@ -53,7 +53,8 @@ from harness.support import files
 from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
-_WHOSE = "--before KERNEL FILE ...: a kernel's name, and records that are given"
+_WHOSE = "--before KERNEL[:odd] FILE ...: a kernel's name, and records that are given"
+_ODD = ":odd"
 _PRIOR = 0.5  # weight of today's constants, in rows
 _PRIORS = {"turned_a": 4.0, "turned_b": 4.0}  # of what differs little from 1
 _AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
@@ -91,8 +92,9 @@ BEFORE: dict[str, Any] = {
     "nargs": "+",
     "action": "append",
     "default": [],
-    "metavar": ("KERNEL", "FILE"),
-    "help": "records from before a kernel changed: its times in them are left out",
+    "metavar": ("KERNEL[:odd]", "FILE"),
+    "help": "records from before a kernel changed: its times in them are left out, or with :odd those of "
+    "products whose results have rows that begin anywhere",
 }
 
 
@@ -126,7 +128,8 @@ def times(
     """Return the times of candidates in records of benchmarks/shapes.py and benchmarks/batches.py.
 
     Of the files `mapped` only draws count whose operands both have tensor maps. Each of `before` is a kernel
-    and files whose times of it are of another version of its code, and are left out. Raises UsageError if a
+    and files whose times of it are of another version of its code, and are left out. Where ``:odd`` follows
+    its name they are only if rows of the result are not all at multiples of 16 bytes. Raises UsageError if a
     file is another kind of record, if one of `before` is not read or has no such times, or if no times are
     found at all.
     """
@@ -148,11 +151,13 @@ def times(
             problem = GEMMS[row["dtype"]](**{name: row[name] for name in _AXES})
             steps = row.get("steps", (0, 0))
             pitches = choose.about(problem, steps=steps)["pitches"]
+            odd = problem.ldc * problem.layouts()["C"].dtype.itemsize % 16 != 0
             if pitches.unmapped and number >= len(paths):
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
-                if (one["kernel"], path) in older:
-                    left_out.add((one["kernel"], path))
+                names = one["kernel"], *((one["kernel"] + _ODD,) if odd else ())
+                if changed := {(name, path) for name in names} & older:
+                    left_out |= changed
                     continue
                 params = {**defaults(one["kernel"]), **one["params"]}
                 # Of 3xtf32 and the like it may be a kernel of another type.

@@ -25,7 +25,7 @@
 #ifndef OWN
 #define OWN 0
 #endif
-#define OVERLAP (OWN * 32 / (int)sizeof(ELEMENT))  // columns that a tile has in common with the next one
+#define OVERLAP (OWN * 8)  // columns that a tile has in common with the next one: floats of a sector
 #ifndef COVERING
 #define COVERING (sizeof(ELEMENT) == 2)  // copy the units that cover a row which begins between two of them
 #endif
@@ -295,11 +295,13 @@ struct Staged {
                 quad_at(q) = total;
             }
         }
-        if (!OWN && (unsigned long long)C % sizeof(OUT[4]) == 0 && ldc % 4 == 0) {
-            store_units(C, ldc, rows, columns, alpha, beta, after, row, col);
+        const bool quads = !OWN && (unsigned long long)C % sizeof(OUT[4]) == 0 && ldc % 4 == 0;
+        if (quads) {
+            store_units<BN / 4>(C, ldc, rows, columns, alpha, beta, after, row, col);
         } else {
-            __syncthreads();  // a row's words are not in the quads that this thread has added up
-            store_words(C, ldc, rows, columns, alpha, beta, after, row, col);
+            __syncthreads();  // what this thread stores are not the quads that it has added up
+            if constexpr (sizeof(OUT) == 4) store_floats(C, ldc, rows, columns, alpha, beta, after, row, col);
+            else store_units<BN / 4 + 1>(C, ldc, rows, columns, alpha, beta, after, row, col);
         }
     }
 
@@ -336,54 +338,54 @@ struct Staged {
         }
     }
 
-    // Store this block's rows, which all begin at units of four elements, unit by unit.
-    template <class After>
+    // Store this block's rows in units of four elements as memory has them: with rows that begin elsewhere than at such a
+    // unit, the first and the last of a row belong to it in part. ACROSS units cover a row.
+    template <int ACROSS, class After>
     __device__ void store_units(OUT* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
                                 unsigned col)
     {
         const int first = BM / SPLIT * (blockIdx.y % SPLIT);
         #pragma unroll 1
-        for (int i = threadIdx.x; i < BM / SPLIT * (BN / 4); i += THREADS) {
-            const int m = first + i / (BN / 4), n = i % (BN / 4) * 4, count = min(4, columns - n);
+        for (int i = threadIdx.x; i < BM / SPLIT * ACROSS; i += THREADS) {
+            const int m = first + i / ACROSS;
+            OUT* c = C + (long long)m * ldc;
+            const int begin = i % ACROSS * 4 - (ACROSS > BN / 4 ? (int)((unsigned long long)c / sizeof(OUT) % 4) : 0);
+            const int n = max(begin, 0), count = min(begin + 4, min(columns, BN)) - n;
             if (m >= rows || count <= 0) continue;
             float sum[4];
-            *(float4*)sum = quad(m, n);
-            store4(C + (long long)m * ldc + n, sum, count, true, alpha, beta, after, row + m, col + n);
+            if (ACROSS == BN / 4) {
+                *(float4*)sum = quad(m, n);
+            } else
+                #pragma unroll
+                for (int e = 0; e < 4; ++e) sum[e] = at[m][min(n + e, BN - 1) ^ (int)SWAPPED];
+            store4(c + n, sum, count, true, alpha, beta, after, row + m, col + n);
         }
     }
 
-    // Store this block's rows where they begin anywhere, in words of four bytes, side by side from the begin of a sector on:
-    // units of 16 bytes would be read from four banks each.
+    // Store this block's rows of floats, which begin anywhere, from the begin of a sector of 32 bytes on, side by side: units
+    // of four would be read from four banks each. (With 16 bits, two a lane, units are 20% faster.)
     //
-    // With OWN, sectors of 32 bytes belong to one tile: from the first one that begins in it to that in the next tile. L2
-    // takes far fewer bytes a second where two blocks write parts of a sector. (H200, writes alone, tiles of 64 x 128 at an
-    // odd pitch: 2.6 TB/s, and 3.6 with OWN.)
+    // With OWN, sectors belong to one tile: from the first one that begins in it to that in the next tile. L2 takes far fewer
+    // bytes a second where two blocks write parts of a sector. (H200, writes alone, tiles of 64 x 128 at an odd pitch: 2.6
+    // TB/s, and 3.6 with OWN.)
     template <class After>
-    __device__ void store_words(OUT* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
-                                unsigned col)
+    __device__ void store_floats(float* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
+                                 unsigned col)
     {
-        constexpr int SECTOR = 32 / sizeof(OUT), EACH = 4 / sizeof(OUT);
-        constexpr int LANES = BN / EACH < 32 ? BN / EACH : 32, STEP = LANES * EACH;
+        constexpr int SECTOR = 8, LANES = BN < 64 ? BN / 2 : 32;  // of a row
         const int first = BM / SPLIT * (blockIdx.y % SPLIT), last = min(first + BM / SPLIT, rows);
         int m = first + threadIdx.x / LANES;
-        OUT* c = C + (long long)m * ldc;
+        float* c = C + (long long)m * ldc;
         #pragma unroll 1
         for (; m < last; m += THREADS / LANES, c += THREADS / LANES * (long long)ldc) {
-            const float* sum = at[m];
-            const int before = (unsigned long long)c / sizeof(OUT) % SECTOR, lead = -before & SECTOR - 1;
+            const int before = (unsigned long long)c / 4 % SECTOR, lead = -before & SECTOR - 1;
             const int begin = OWN && col > 0 ? lead : 0, end = min(columns, OWN ? BN - OVERLAP + lead : BN);
             const unsigned width = max(end - begin, 0);
-            const auto is_own = [&](int n) { return (unsigned)(n - begin) < width; };
-            int n = threadIdx.x % LANES * EACH - before;
+            int n = threadIdx.x % LANES - before;
             #pragma unroll
-            for (int i = 0; i < BN / STEP + 1 - OWN; ++i, n += STEP) {
-                const bool low = is_own(n), high = EACH == 1 || is_own(n + 1);
-                if (low && high)
-                    store2(c + n, sum[n ^ SWAPPED], EACH == 1 ? 0.f : sum[n + 1 ^ SWAPPED], EACH, EACH == 2, alpha, beta, after,
-                           row + m, col + n);
-                else if (EACH == 2 && (low || high))
-                    store2(c + n + high, sum[n + high ^ SWAPPED], 0.f, 1, false, alpha, beta, after, row + m, col + n + high);
-            }
+            for (int i = 0; i < BN / LANES + 1 - OWN; ++i, n += LANES)
+                if ((unsigned)(n - begin) < width)
+                    store2(c + n, at[m][n ^ (int)SWAPPED], 0.f, 1, false, alpha, beta, after, row + m, col + n);
         }
     }
 };

@@ -14,7 +14,7 @@
 // dtype = ["bf16", "fp16"]
 // min_arch = "sm_90a"
 // block = "128"
-// tile  = ["BM", "BN - 16 * OWN"]
+// tile  = ["BM", "BN"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 128", "BM * BN >= 1024",
@@ -34,7 +34,6 @@
 // STAGES = [4, 3, 1]
 // BLOCKS = [2, 3, 4, 0]
 // SPLIT = [1, 8]
-// OWN = [0, 1]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///

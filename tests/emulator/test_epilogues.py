@@ -73,6 +73,7 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "42": ("42_single_floats", {}),
     "42 in pairs": ("42_single_floats", {"SPLIT": 4}),
     "34": ("34_small_tiles_tf32", {}),
+    "34 own": ("34_small_tiles_tf32", {"BM": 32, "BN": 32, "STAGES": 1, "BLOCKS": 0, "OWN": 1}),
     "35": ("35_wgmma_stream_k", {}),
     "35 thin": ("35_wgmma_stream_k", {"BM": 16, "BN": 128}),
     "35 in pairs": ("35_wgmma_stream_k", {"BM": 40, "BN": 64, "STAGES": 12, "SHARE": 0, "CLUSTER": 2}),

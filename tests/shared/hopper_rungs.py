@@ -128,6 +128,8 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     ),
     "34": ("34_small_tiles_tf32", {}),
     "34 large": ("34_small_tiles_tf32", {"BM": 128, "BN": 128, "STAGES": 3}),
+    "33 own": ("33_small_tiles", {"BM": 32, "BN": 128, "WARPS_M": 1, "STAGES": 1, "BLOCKS": 0, "OWN": 1}),
+    "34 own": ("34_small_tiles_tf32", {"BN": 128, "WARPS_M": 1, "OWN": 1}),
     "37": ("37_small_tiles_16_bits", {}),
     "37 long": ("37_small_tiles_16_bits", {"BM": 16, "BN": 128, "WARPS_M": 1}),
     "34 long": ("34_small_tiles_tf32", {"BM": 16, "BN": 128, "WARPS_M": 1}),
