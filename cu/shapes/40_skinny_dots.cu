@@ -21,7 +21,8 @@
 // loads = "ROWS + FEW"
 // sass  = ["LDG.128 in loop >= 8", "no LDS in loop", "no BAR in loop", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "The large matrix is read from memory once if FEW is enough, 16 bytes a load, and no warp waits for another."
-// predict = ["sectors with FEW=1 <= 8704 at M=256 N=1 K=256"]  # A is 8192 of them
+// predict = ["sectors with FEW=1 <= 10272 at M=256 N=1 K=256",  # 8192 of A, 2048 of B by two warps a block
+//            "global_requests with ROWS=4 FEW_ROWS=1 TRANSB=1 <= 41 at M=1 N=4 K=1024 transb=1"]  # a store beside units
 //
 // [params]
 // ROWS = [8, 4, 16]
@@ -86,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int group = warp % GROUPS, part = warp / GROUPS;
     const int begin = part * STEP + UNIT * lane;  // of this thread's k
     const T *large = FEW_ROWS ? B : A, *small = FEW_ROWS ? A : B;
-    const bool units = aligned16(large, ld) && (!TRANSB || aligned16(small, ld_few));
-    const int along = TRANSB ? 1 : ld_few;  // from k to k + 1 of the few
+    const int along = TRANSB ? 1 : ld_few;  // from k to k + 1 of the few: 1 of a vector, too
+    const bool units = aligned16(large, ld) && (along != 1 || aligned16(small, TRANSB ? ld_few : 0));
 
     // Past the last row it reads the last one again: nobody stores those results.
     const T *from[EACH], *with[FEW];
@@ -105,17 +106,22 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     #pragma unroll 1
     for (int left = K - begin; left > 0; left -= AHEAD * STRIDE) {  // counts down: nothing to overflow near 2^31
         uint4 a[AHEAD][EACH];
-        const bool whole = units && left >= (AHEAD - 1) * STRIDE + UNIT;
-        if (whole) {  // all loads first: none waits for another
+        const auto is_unit = [&](int j) { return units && left - j * STRIDE >= UNIT; };  // not the end of the rows
+        if (is_unit(AHEAD - 1)) {  // all loads first: none waits for another
             #pragma unroll
             for (int j = 0; j < AHEAD; ++j)
                 #pragma unroll
                 for (int i = 0; i < EACH; ++i) a[j][i] = __ldcs((const uint4*)(from[i] + j * STRIDE));
-        } else {  // the end of the rows, or unaligned rows: what is outside becomes zero
+        } else {  // the last loads, or unaligned rows: of a unit at the end what is outside becomes zero
             #pragma unroll
             for (int j = 0; j < AHEAD; ++j)
-                #pragma unroll
-                for (int i = 0; i < EACH; ++i) a[j][i] = gather(from[i] + j * STRIDE, left - j * STRIDE, 1);
+                if (is_unit(j)) {
+                    #pragma unroll
+                    for (int i = 0; i < EACH; ++i) a[j][i] = __ldcs((const uint4*)(from[i] + j * STRIDE));
+                } else {
+                    #pragma unroll
+                    for (int i = 0; i < EACH; ++i) a[j][i] = gather(from[i] + j * STRIDE, left - j * STRIDE, 1);
+                }
         }
         #pragma unroll
         for (int j = 0; j < AHEAD; ++j) {
@@ -123,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             #pragma unroll
             for (int n = 0; n < FEW; ++n) {
                 const T* p = with[n] + (long long)j * STRIDE * along;
-                unpack(TRANSB && whole ? *(const uint4*)p : gather(p, left - j * STRIDE, along), b[n]);
+                unpack(along == 1 && is_unit(j) ? *(const uint4*)p : gather(p, left - j * STRIDE, along), b[n]);
             }
             #pragma unroll
             for (int i = 0; i < EACH; ++i) {

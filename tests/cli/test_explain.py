@@ -131,15 +131,19 @@ def test_figures_are_those_of_the_emulator() -> None:
 # Claims of the ladder
 
 
-@pytest.mark.parametrize(
-    ("kernels", "claims"), [("0[367]*", 5), pytest.param("0[1-8]*", 10, marks=pytest.mark.slow)]
-)
-def test_claims_of_the_first_rungs_hold(kernels: str, claims: int) -> None:
+OTHERS = ["0[1-8]*", "[01]9*", "1[0-8]*", "2[0-5]*", "2[6-9]*", "3[0-4]*", "3[5-9]*", "4*"]
+
+
+@pytest.mark.parametrize("kernels", ["0[367]*", *(pytest.param(k, marks=pytest.mark.slow) for k in OTHERS)])
+def test_claims_of_the_rungs_hold(kernels: str) -> None:
+    """Those of times are not known without a record of times."""
+    predicted = [one for kernel in catalog.select([kernels]) for one in kernel.predict]
+    claims = sum(one.figure != prediction.SECONDS for one in predicted)
+    assert claims > 0
     result = harness("explain", "--claims", kernels)
     assert result.exit_code == 0, result.output
     held = [s.split()[0] for s in result.output.splitlines() if s.endswith("held")]
     assert len(held) == claims and "NOT HELD" not in result.output
-    assert "claims in prose only" not in result.output
 
 
 def test_a_false_claim_is_told(tmp_path: Path) -> None:
