@@ -226,7 +226,7 @@ def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None
             seen.add(variant.label)
     assert len(seen) >= 4  # not one for all
     large = harness.choose(8192, 8192, 8192, sms=132, arch="sm_90a", dtype=dtype)
-    # 21 whole waves of 128 x 192: what was measured to be the fastest on the H200, which the model now follows.
+    # 21 whole waves of 128 x 192: what was measured to be the fastest on the H200, and the model follows.
     assert math.prod(large.tile) >= 128 * 192 or dtype == "tf32"
     with pytest.raises(UsageError, match=f"in {dtype} on sm_75"):
         label(64, 64, 64, arch="sm_75", dtype=dtype)
