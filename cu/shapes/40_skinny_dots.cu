@@ -7,7 +7,8 @@
 // the end, in a fixed order. Tensor cores would not read faster: elements of 16 bits are multiplied as floats, too.
 //
 // FEW_ROWS=1: A has a few rows, and B many. FEW_ROWS=0: A has many, and the product a few columns. With TRANSB=1 these are
-// rows of B. Columns of B (TRANSB=0) are loaded one element at a time, so FEW is 1 there: for more rung 18 is faster.
+// rows of B. Columns of B (TRANSB=0) are loaded one element at a time, vectors are not. FEW is 1 there: for more rung 18
+// is faster.
 //
 // /// kernel
 // entry = "matmul"
@@ -88,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int begin = part * STEP + UNIT * lane;  // of this thread's k
     const T *large = FEW_ROWS ? B : A, *small = FEW_ROWS ? A : B;
     const int along = TRANSB ? 1 : ld_few;  // from k to k + 1 of the few: 1 of a vector, too
-    const bool units = aligned16(large, ld) && (along != 1 || aligned16(small, TRANSB ? ld_few : 0));
+    const bool large_units = aligned16(large, ld), few_units = along == 1 && aligned16(small, TRANSB ? ld_few : 0);
 
     // Past the last row it reads the last one again: nobody stores those results.
     const T *from[EACH], *with[FEW];
@@ -106,8 +107,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     #pragma unroll 1
     for (int left = K - begin; left > 0; left -= AHEAD * STRIDE) {  // counts down: nothing to overflow near 2^31
         uint4 a[AHEAD][EACH];
-        const auto is_unit = [&](int j) { return units && left - j * STRIDE >= UNIT; };  // not the end of the rows
-        if (is_unit(AHEAD - 1)) {  // all loads first: none waits for another
+        const auto is_whole = [&](int j) { return left - j * STRIDE >= UNIT; };  // not the end of the rows
+        if (large_units && is_whole(AHEAD - 1)) {  // all loads first: none waits for another
             #pragma unroll
             for (int j = 0; j < AHEAD; ++j)
                 #pragma unroll
@@ -115,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         } else {  // the last loads, or unaligned rows: of a unit at the end what is outside becomes zero
             #pragma unroll
             for (int j = 0; j < AHEAD; ++j)
-                if (is_unit(j)) {
+                if (large_units && is_whole(j)) {
                     #pragma unroll
                     for (int i = 0; i < EACH; ++i) a[j][i] = __ldcs((const uint4*)(from[i] + j * STRIDE));
                 } else {
@@ -129,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             #pragma unroll
             for (int n = 0; n < FEW; ++n) {
                 const T* p = with[n] + (long long)j * STRIDE * along;
-                unpack(along == 1 && is_unit(j) ? *(const uint4*)p : gather(p, left - j * STRIDE, along), b[n]);
+                unpack(few_units && is_whole(j) ? *(const uint4*)p : gather(p, left - j * STRIDE, along), b[n]);
             }
             #pragma unroll
             for (int i = 0; i < EACH; ++i) {
