@@ -48,6 +48,7 @@ from sampler.draws import CLASSES, LEAST_WORK, MOST_WORK, Draw, draws
 from sampler.heuristics import Heuristics
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
+LIMITS: dict[str, Any] = {"most": 0, "madds": MOST_WORK, "only": []}  # options of this script, and of `draws`
 CANDIDATES = 8  # the model's best, of which --regret times each, by default
 _IN_TURN = 20  # draws of one type before the next type has its turn
 _SAVED_EVERY = 10.0  # seconds
@@ -66,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError("not a record of this script", where=str(given.json), hint="leave out --resume")
         rows, given.seed = list(kept["rows"]), kept["meta"]["seed"]
         # Other limits would be other draws under the same numbers.
-        given.most, given.madds = kept["meta"].get("most", 0), kept["meta"].get("madds", MOST_WORK)
-        given.only = kept["meta"].get("only", [])
+        vars(given).update({name: kept["meta"].get(name, default) for name, default in LIMITS.items()})
     elif given.json:
         record.check_writable(given.json)
     device = Device.open(given.device)
@@ -75,13 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done = {(row["dtype"], row["index"]) for row in rows}
     left = [
         entry(draw, given, heuristics, gpu=device.name, **cost.card(device))
-        for draw in in_turn(given.dtype, given.draws, given.seed, given.most, given.madds, given.only)
+        for draw in in_turn(given.dtype, given.draws, given.seed, **limits_of(given))
         if (draw.problem.dtype.name, draw.index) not in done
     ]
     meta = {**record.provenance(seed=given.seed), "gpu": about(device), "draws": given.draws}
-    meta |= {"most": given.most} if given.most else {}
-    meta |= {"madds": given.madds} if given.madds < MOST_WORK else {}
-    meta |= {"only": given.only} if given.only else {}
+    meta |= {name: limit for name, limit in limits_of(given).items() if limit != LIMITS[name]}
     meta |= {"algorithms": given.algorithms, "heuristics": heuristics.unavailable or "asked"}
     lost: ContextLost | None = None
     try:
@@ -106,9 +104,10 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--draws", type=positive, default=400, help="of each type (default: 400)")
     add("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
     add("--seconds", type=float, default=300.0, help="after which no draw begins (default: 300)")
-    add("--most", type=int, default=0, metavar="N", help="only products with at most N rows or columns")
-    add("--madds", type=int, default=MOST_WORK, metavar="N", help="only those of at most N multiply-adds")
-    add("--only", nargs="+", choices=CLASSES, default=[], metavar="CLASS", help=f"of {', '.join(CLASSES)}")
+    add("--most", type=int, metavar="N", help="only products with at most N rows or columns")
+    add("--madds", type=int, metavar="N", help="only those of at most N multiply-adds")
+    add("--only", nargs="+", choices=CLASSES, metavar="CLASS", help=f"of {', '.join(CLASSES)}")
+    parser.set_defaults(**LIMITS)
     add("--regret", type=int, default=0, metavar="N", help="time the model's best for N draws of each type")
     add("--trials", type=int, default=0, metavar="N", help="beside these, time N of the table's trials")
     add("--invariant", action="store_true", help="also time what invariant rows take")
@@ -140,16 +139,14 @@ def positive(text: str) -> int:
     return number
 
 
-def in_turn(
-    dtypes: Sequence[str],
-    count: int,
-    seed: int,
-    most: int = 0,
-    madds: int = MOST_WORK,
-    only: Sequence[str] = (),
-) -> Iterator[Draw]:
+def limits_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Return which draws are taken, as `draws` has it."""
+    return {name: getattr(given, name) for name in LIMITS}
+
+
+def in_turn(dtypes: Sequence[str], count: int, seed: int, **limits: Any) -> Iterator[Draw]:
     """Yield the draws of all types, some of each in turn, so that a run that ends early has all types."""
-    all_of_them = {dtype: draws(dtype, count, seed, most, madds, only) for dtype in dict.fromkeys(dtypes)}
+    all_of_them = {dtype: draws(dtype, count, seed, **limits) for dtype in dict.fromkeys(dtypes)}
     for start in range(0, count, _IN_TURN):
         for drawn in all_of_them.values():
             yield from drawn[start : start + _IN_TURN]
@@ -228,7 +225,7 @@ def compiled(given: argparse.Namespace) -> int:
     nothing, given.compile = Heuristics(""), str(Arch.parse(given.compile))
     entries = [
         entry(draw, given, nothing, sms=given.sms, arch=given.compile, gpu=given.gpu)
-        for draw in in_turn(given.dtype, given.draws, given.seed, given.most, given.madds, given.only)
+        for draw in in_turn(given.dtype, given.draws, given.seed, **limits_of(given))
     ]
     with compiling(entries, given.compile) as cubins:
         for number, one in enumerate(cubins.values(), 1):

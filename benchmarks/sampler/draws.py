@@ -10,7 +10,6 @@ larger than `MOST_BYTES`.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -107,6 +106,14 @@ class Draw:
         return self.form, kind, self.layout, self.pitch
 
 
+CLASSES = (  # lines of the table: of what a draw has one from each row, see `Draw.classes`
+    *("skinny", "thin", "square", "deep", "flat", "oblong"),
+    *("model", "ragged", "round"),
+    *("NN", "NT", "TN", "TT"),
+    *("packed", "padded", "odd"),
+)
+
+
 def draws(
     dtype: str, count: int, seed: int, most: int = 0, madds: int = MOST_WORK, only: Sequence[str] = ()
 ) -> list[Draw]:
@@ -117,13 +124,13 @@ def draws(
     """
     rng = random.Random(f"{seed} {dtype}")
     found: list[Draw] = []
-    for number in itertools.count():
-        if len(found) == count:
-            break
-        if number > _RAREST * (len(found) + 1):
+    tried = 0
+    while len(found) < count:
+        if tried > _RAREST * (len(found) + 1):
             raise UsageError(
-                f"only {len(found)} of {number} draws are as asked for", hint="name fewer classes, or others"
+                f"only {len(found)} of {tried} draws are as asked for", hint="name fewer classes, or others"
             )
+        tried += 1
         drawn = _model(rng, dtype) if rng.random() < 0.25 else _random(rng, dtype)
         for problem, origin, ragged in drawn:
             thin = not most or min(problem.M, problem.N) <= most
@@ -132,13 +139,6 @@ def draws(
                 found.append(one)
     return found
 
-
-CLASSES = (  # lines of the table: of what a draw has one from each row, see `Draw.classes`
-    *("skinny", "thin", "square", "deep", "flat", "oblong"),
-    *("model", "ragged", "round"),
-    *("NN", "NT", "TN", "TT"),
-    *("packed", "padded", "odd"),
-)
 
 Drawn = Iterator[tuple[Gemm, str, bool]]  # one, or none where it is too large
 

@@ -365,9 +365,9 @@ struct Staged {
     // Store this block's rows of floats, which begin anywhere, from the begin of a sector of 32 bytes on, side by side: units
     // of four, read float by float, have four-way bank conflicts. (With 16 bits, two a lane, units are 20% faster.)
     //
-    // With OWN, sectors of a row belong to one tile: from the first one that begins in it to that in the next tile. L2 takes far fewer
-    // bytes a second where two blocks write parts of a sector. (H200, writes alone, tiles of 64 x 128 at an odd pitch: 2.6
-    // TB/s, and 3.6 with OWN.)
+    // With OWN, sectors of a row belong to one tile: from the first one that begins in it to that in the next tile. L2 takes
+    // far fewer bytes a second where two blocks write parts of a sector. (H200, writes alone, tiles of 64 x 128 at an odd
+    // pitch: 2.6 TB/s, and 3.6 with OWN.)
     template <class After>
     __device__ void store_floats(float* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
                                  unsigned col)

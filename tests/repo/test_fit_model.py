@@ -284,6 +284,23 @@ def test_times_from_before_a_kernel_changed_are_left_out() -> None:
         fit_model.times([path], known, before=[[name]])
 
 
+def test_times_of_results_with_rows_anywhere_are_left_out_alone() -> None:
+    """All of the kernel whose C has a pitch of no multiple of 16 bytes, and no others."""
+    path, name = ROOT / "records" / "h200" / "benchmarks" / "regret-41.json.gz", "34_small_tiles_tf32"
+    known = fit_model.candidates()
+    odd = {
+        (f"0 {row['dtype']}", row["index"])
+        for row in record.load(path)["rows"]
+        if row["ldc"] * (2 if row["dtype"] in ("bf16", "fp16") else 4) % 16
+    }
+    everything = fit_model.times([path], known)
+    rest = fit_model.times([path], known, before=[[f"{name}:odd", str(path)]])
+    assert rest == [time for time in everything if time.key[1] != name or time.draw not in odd]
+    assert any(time.key[1] == name for time in rest) and len(rest) < len(everything)
+    with pytest.raises(UsageError, match="no times of 23_wgmma_pipeline:even to leave out"):
+        fit_model.times([path], known, before=[["23_wgmma_pipeline:even", str(path)]])
+
+
 def test_the_shipped_table_is_as_it_is_written() -> None:
     before = shipped_table.contents()
     assert fit_model.text(before) == fit_model.TABLE.read_text()

@@ -200,7 +200,7 @@ PADDED = {"M": 20, "N": 17, "K": 33, "lda": 40, "ldb": 21, "ldc": 19}
 def run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chosen: dict[str, list[Draw]], *options: str
 ) -> tuple[int, list[dict[str, Any]]]:
-    monkeypatch.setattr(shapes, "draws", lambda dtype, *_: chosen[dtype])
+    monkeypatch.setattr(shapes, "draws", lambda dtype, *_, **__: chosen[dtype])
     path = tmp_path / "r.json"
     count = str(max(map(len, chosen.values())))
     memory = ("--memory", str(2**20 / 2**30))
