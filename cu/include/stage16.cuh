@@ -94,14 +94,16 @@ struct Stage16 {
 
     // Each of BLOCKS blocks of a cluster, APART from one another, loads a part of a tile of EXTENT rows or columns, for all
     // of them: rows of a K-major tile, boxes of the other kind, or a part of each box's k where the boxes cannot be divided.
+    // Rows that cannot be divided (168 among four) are loaded whole, by another block for each stage.
     template <int BLOCKS, int APART, bool MN, int EXTENT, class Map>
     __device__ static void load_part(T (*to)[64], const Map& map, int first, int k, Mbarrier* full, int rank)
     {
         constexpr int BOXES = (EXTENT + 63) / 64;
         constexpr bool WHOLE = MN && BOXES % BLOCKS == 0;
         constexpr int LINES = MN ? TILE_K : EXTENT;  // of a box, or of all
-        constexpr int EACH = WHOLE ? BOXES / BLOCKS : LINES / BLOCKS;
-        static_assert(WHOLE || LINES % (8 * BLOCKS) == 0, "a part begins where the swizzle does");
+        constexpr bool IN_TURN = !WHOLE && LINES % (8 * BLOCKS) > 0;  // a part begins where the swizzle does
+        constexpr int EACH = IN_TURN ? 0 : WHOLE ? BOXES / BLOCKS : LINES / BLOCKS;
+        if (IN_TURN && k / TILE_K % BLOCKS != sharer<BLOCKS, APART>(rank)) return;
         #pragma unroll
         for (int i = 0; i < (!MN ? 1 : WHOLE ? EACH : BOXES); ++i) {
             const int part = EACH * sharer<BLOCKS, APART>(rank), of_k = WHOLE ? 0 : part;
@@ -163,5 +165,7 @@ template <int BLOCKS>
 __device__ inline void consumer_release(Mbarrier* empty, int self, int warp)
 {
     if (BLOCKS == 1 && self % 128 == 0) mbarrier_arrive(empty);
-    if (BLOCKS > 1 && self % 32 == 0 && warp % 4 < BLOCKS) mbarrier_arrive_cluster(empty, warp % 4);
+    #pragma unroll
+    for (int block = 0; block < BLOCKS; block += 4)
+        if (BLOCKS > 1 && self % 32 == 0 && block + warp % 4 < BLOCKS) mbarrier_arrive_cluster(empty, block + warp % 4);
 }

@@ -71,9 +71,15 @@ __device__ inline void stmatrix_x4_trans(void* to, unsigned w0, unsigned w1, uns
                  :: "r"(shared_address(to)), "r"(w0), "r"(w1), "r"(w2), "r"(w3) : "memory");
 }
 
+// Two of them.
+__device__ inline void stmatrix_x2_trans(void* to, unsigned w0, unsigned w1)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                 :: "r"(shared_address(to)), "r"(w0), "r"(w1) : "memory");
+}
+
 // wgmma<A_MN, B_MN>(T(), sum, a, b, accumulate): start sum = (accumulate ? sum : 0) + a * b for 64 rows, 2 * COUNT
-// columns and 16 k of type T, where sum has COUNT floats a thread: 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64, 72, 80, 88,
-// 96, 104, 112, 120 or 128.
+// columns and 16 k of type T, where sum has COUNT floats a thread: a multiple of 4 from 4 to 120, or 128.
 // Each of a and b is MN-major if its flag is 1 and K-major if it is 0; by default they are as in row-major matrices.
 //
 // wgmma(sum, a, b, accumulate): the same for 8 k of tf32, where b is K-major, and a is in registers, four a thread, or
@@ -92,17 +98,31 @@ __device__ inline void stmatrix_x4_trans(void* to, unsigned w0, unsigned w1, uns
 #define NAMES_24 TEN() TEN(1) "%20, %21, %22, %23"
 #define NAMES_28 TEN() TEN(1) FIVE(2, 0, 1, 2, 3, 4) "%25, %26, %27"
 #define NAMES_32 TEN() TEN(1) TEN(2) "%30, %31"
+#define NAMES_36 TEN() TEN(1) TEN(2) FIVE(3, 0, 1, 2, 3, 4) "%35"
 #define NAMES_40 TEN() TEN(1) TEN(2) FIVE(3, 0, 1, 2, 3, 4) "%35, %36, %37, %38, %39"
+#define NAMES_44 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43"
 #define NAMES_48 TEN() TEN(1) TEN(2) TEN(3) "%40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_52 TEN() TEN(1) TEN(2) TEN(3) TEN(4) "%50, %51"
 #define NAMES_56 TEN() TEN(1) TEN(2) TEN(3) TEN(4) "%50, %51, %52, %53, %54, %55"
+#define NAMES_60 TEN() TEN(1) TEN(2) TEN(3) TEN(4) FIVE(5, 0, 1, 2, 3, 4) "%55, %56, %57, %58, %59"
 #define NAMES_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63"
+#define NAMES_68 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) FIVE(6, 0, 1, 2, 3, 4) "%65, %66, %67"
 #define NAMES_72 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) "%70, %71"
+#define NAMES_76 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) FIVE(7, 0, 1, 2, 3, 4) "%75"
 #define NAMES_80 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) \
     FIVE(7, 0, 1, 2, 3, 4) "%75, %76, %77, %78, %79"
+#define NAMES_84 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) "%80, %81, %82, %83"
 #define NAMES_88 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) "%80, %81, %82, %83, %84, %85, %86, %87"
+#define NAMES_92 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91"
 #define NAMES_96 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
+#define NAMES_100 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) \
+    FIVE(9, 0, 1, 2, 3, 4) "%95, %96, %97, %98, %99"
 #define NAMES_104 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) "%100, %101, %102, %103"
+#define NAMES_108 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) \
+    FIVE(10, 0, 1, 2, 3, 4) "%105, %106, %107"
 #define NAMES_112 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) "%110, %111"
+#define NAMES_116 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) \
+    FIVE(11, 0, 1, 2, 3, 4) "%115"
 #define NAMES_120 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) \
     FIVE(11, 0, 1, 2, 3, 4) "%115, %116, %117, %118, %119"
 #define NAMES_128 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
@@ -118,16 +138,27 @@ __device__ inline void stmatrix_x4_trans(void* to, unsigned w0, unsigned w1, uns
 #define SUMS_24 SUMS_16, FOUR(16), FOUR(20)
 #define SUMS_28 SUMS_24, FOUR(24)
 #define SUMS_32 SUMS(0)
+#define SUMS_36 SUMS_32, FOUR(32)
 #define SUMS_40 SUMS_32, FOUR(32), FOUR(36)
+#define SUMS_44 SUMS_40, FOUR(40)
 #define SUMS_48 SUMS_40, FOUR(40), FOUR(44)
+#define SUMS_52 SUMS_48, FOUR(48)
 #define SUMS_56 SUMS_32, FOUR(32), FOUR(36), FOUR(40), FOUR(44), FOUR(48), FOUR(52)
+#define SUMS_60 SUMS_56, FOUR(56)
 #define SUMS_64 SUMS_32, SUMS(32)
+#define SUMS_68 SUMS_64, FOUR(64)
 #define SUMS_72 SUMS_64, FOUR(64), FOUR(68)
+#define SUMS_76 SUMS_72, FOUR(72)
 #define SUMS_80 SUMS_64, FOUR(64), FOUR(68), FOUR(72), FOUR(76)
+#define SUMS_84 SUMS_80, FOUR(80)
 #define SUMS_88 SUMS_80, FOUR(80), FOUR(84)
+#define SUMS_92 SUMS_88, FOUR(88)
 #define SUMS_96 SUMS_64, SUMS(64)
+#define SUMS_100 SUMS_96, FOUR(96)
 #define SUMS_104 SUMS_96, FOUR(96), FOUR(100)
+#define SUMS_108 SUMS_104, FOUR(104)
 #define SUMS_112 SUMS_96, FOUR(96), FOUR(100), FOUR(104), FOUR(108)
+#define SUMS_116 SUMS_112, FOUR(112)
 #define SUMS_120 SUMS_112, FOUR(112), FOUR(116)
 #define SUMS_128 SUMS_96, SUMS(96)
 
@@ -165,16 +196,27 @@ WGMMA(Bf16, "bf16", 40, 20, "%20", "%21", "%22", "%23, %24")
 WGMMA(Bf16, "bf16", 48, 24, "%24", "%25", "%26", "%27, %28")
 WGMMA(Bf16, "bf16", 56, 28, "%28", "%29", "%30", "%31, %32")
 WGMMA(Bf16, "bf16", 64, 32, "%32", "%33", "%34", "%35, %36")
+WGMMA(Bf16, "bf16", 72, 36, "%36", "%37", "%38", "%39, %40")
 WGMMA(Bf16, "bf16", 80, 40, "%40", "%41", "%42", "%43, %44")
+WGMMA(Bf16, "bf16", 88, 44, "%44", "%45", "%46", "%47, %48")
 WGMMA(Bf16, "bf16", 96, 48, "%48", "%49", "%50", "%51, %52")
+WGMMA(Bf16, "bf16", 104, 52, "%52", "%53", "%54", "%55, %56")
 WGMMA(Bf16, "bf16", 112, 56, "%56", "%57", "%58", "%59, %60")
+WGMMA(Bf16, "bf16", 120, 60, "%60", "%61", "%62", "%63, %64")
 WGMMA(Bf16, "bf16", 128, 64, "%64", "%65", "%66", "%67, %68")
+WGMMA(Bf16, "bf16", 136, 68, "%68", "%69", "%70", "%71, %72")
 WGMMA(Bf16, "bf16", 144, 72, "%72", "%73", "%74", "%75, %76")
+WGMMA(Bf16, "bf16", 152, 76, "%76", "%77", "%78", "%79, %80")
 WGMMA(Bf16, "bf16", 160, 80, "%80", "%81", "%82", "%83, %84")
+WGMMA(Bf16, "bf16", 168, 84, "%84", "%85", "%86", "%87, %88")
 WGMMA(Bf16, "bf16", 176, 88, "%88", "%89", "%90", "%91, %92")
+WGMMA(Bf16, "bf16", 184, 92, "%92", "%93", "%94", "%95, %96")
 WGMMA(Bf16, "bf16", 192, 96, "%96", "%97", "%98", "%99, %100")
+WGMMA(Bf16, "bf16", 200, 100, "%100", "%101", "%102", "%103, %104")
 WGMMA(Bf16, "bf16", 208, 104, "%104", "%105", "%106", "%107, %108")
+WGMMA(Bf16, "bf16", 216, 108, "%108", "%109", "%110", "%111, %112")
 WGMMA(Bf16, "bf16", 224, 112, "%112", "%113", "%114", "%115, %116")
+WGMMA(Bf16, "bf16", 232, 116, "%116", "%117", "%118", "%119, %120")
 WGMMA(Bf16, "bf16", 240, 120, "%120", "%121", "%122", "%123, %124")
 WGMMA(Bf16, "bf16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA(Fp16, "f16", 8, 4, "%4", "%5", "%6", "%7, %8")
@@ -185,16 +227,27 @@ WGMMA(Fp16, "f16", 40, 20, "%20", "%21", "%22", "%23, %24")
 WGMMA(Fp16, "f16", 48, 24, "%24", "%25", "%26", "%27, %28")
 WGMMA(Fp16, "f16", 56, 28, "%28", "%29", "%30", "%31, %32")
 WGMMA(Fp16, "f16", 64, 32, "%32", "%33", "%34", "%35, %36")
+WGMMA(Fp16, "f16", 72, 36, "%36", "%37", "%38", "%39, %40")
 WGMMA(Fp16, "f16", 80, 40, "%40", "%41", "%42", "%43, %44")
+WGMMA(Fp16, "f16", 88, 44, "%44", "%45", "%46", "%47, %48")
 WGMMA(Fp16, "f16", 96, 48, "%48", "%49", "%50", "%51, %52")
+WGMMA(Fp16, "f16", 104, 52, "%52", "%53", "%54", "%55, %56")
 WGMMA(Fp16, "f16", 112, 56, "%56", "%57", "%58", "%59, %60")
+WGMMA(Fp16, "f16", 120, 60, "%60", "%61", "%62", "%63, %64")
 WGMMA(Fp16, "f16", 128, 64, "%64", "%65", "%66", "%67, %68")
+WGMMA(Fp16, "f16", 136, 68, "%68", "%69", "%70", "%71, %72")
 WGMMA(Fp16, "f16", 144, 72, "%72", "%73", "%74", "%75, %76")
+WGMMA(Fp16, "f16", 152, 76, "%76", "%77", "%78", "%79, %80")
 WGMMA(Fp16, "f16", 160, 80, "%80", "%81", "%82", "%83, %84")
+WGMMA(Fp16, "f16", 168, 84, "%84", "%85", "%86", "%87, %88")
 WGMMA(Fp16, "f16", 176, 88, "%88", "%89", "%90", "%91, %92")
+WGMMA(Fp16, "f16", 184, 92, "%92", "%93", "%94", "%95, %96")
 WGMMA(Fp16, "f16", 192, 96, "%96", "%97", "%98", "%99, %100")
+WGMMA(Fp16, "f16", 200, 100, "%100", "%101", "%102", "%103, %104")
 WGMMA(Fp16, "f16", 208, 104, "%104", "%105", "%106", "%107, %108")
+WGMMA(Fp16, "f16", 216, 108, "%108", "%109", "%110", "%111, %112")
 WGMMA(Fp16, "f16", 224, 112, "%112", "%113", "%114", "%115, %116")
+WGMMA(Fp16, "f16", 232, 116, "%116", "%117", "%118", "%119, %120")
 WGMMA(Fp16, "f16", 240, 120, "%120", "%121", "%122", "%123, %124")
 WGMMA(Fp16, "f16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA_TF32(32, 16, "%16, %17, %18, %19", "%20", "%21")
@@ -224,14 +277,28 @@ WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 #undef NAMES_24
 #undef NAMES_28
 #undef NAMES_32
+#undef NAMES_36
 #undef NAMES_40
+#undef NAMES_44
 #undef NAMES_48
+#undef NAMES_52
 #undef NAMES_56
+#undef NAMES_60
 #undef NAMES_64
+#undef NAMES_68
 #undef NAMES_72
+#undef NAMES_76
 #undef NAMES_80
+#undef NAMES_84
+#undef NAMES_88
+#undef NAMES_92
 #undef NAMES_96
+#undef NAMES_100
+#undef NAMES_104
+#undef NAMES_108
 #undef NAMES_112
+#undef NAMES_116
+#undef NAMES_120
 #undef NAMES_128
 #undef FOUR
 #undef SUMS
@@ -243,14 +310,28 @@ WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 #undef SUMS_24
 #undef SUMS_28
 #undef SUMS_32
+#undef SUMS_36
 #undef SUMS_40
+#undef SUMS_44
 #undef SUMS_48
+#undef SUMS_52
 #undef SUMS_56
+#undef SUMS_60
 #undef SUMS_64
+#undef SUMS_68
 #undef SUMS_72
+#undef SUMS_76
 #undef SUMS_80
+#undef SUMS_84
+#undef SUMS_88
+#undef SUMS_92
 #undef SUMS_96
+#undef SUMS_100
+#undef SUMS_104
+#undef SUMS_108
 #undef SUMS_112
+#undef SUMS_116
+#undef SUMS_120
 #undef SUMS_128
 #undef WGMMA
 #undef WGMMA_TF32

@@ -4,14 +4,16 @@
 // the same rows of A. As a cluster (CLUSTER=2) they share them: each loads half, and TMA multicast writes it
 // to the shared memory of both. So a stage is empty when the consumers of all blocks have released it, and a
 // block must not exit before the others have. Four blocks (CLUSTER=4) lie in a line, or two by two (ALONG_N=2),
-// where each loads half of its A and half of its B: the L2 cache is asked for half as much.
+// where each loads half of its A and half of its B: the L2 cache is asked for half as much. Eight (CLUSTER=8) lie in a
+// line, or two by four (ALONG_N=2 or 4).
 //
 // With BM=256 a warpgroup multiplies two times 64 rows: a tile of 256 x 160 asks the L2 cache for an eighth less a
 // product than one of 128 x 256.
 //
 // wgmma multiplies 64 rows at a time, but as many columns as one likes. If M is 667, three tiles of 224 rows fit better
 // than six of 128: where BM is no multiple of 64, the product is computed from its other side, C^T = B^T A^T, as in 35.
-// stmatrix turns the results back on their way to shared memory, and the four warps of a warpgroup fill a box of C.
+// stmatrix turns the results back on their way to shared memory, and the four warps of a warpgroup fill a box of C. Any
+// multiple of eight rows will do: 165 rows are one tile of 168.
 //
 // In short products half of the time passes before the first box arrives. So the tensor maps are prefetched,
 // the first box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of
@@ -25,13 +27,12 @@
 // min_arch = "sm_90a"
 // block = "2 * ((BM % 64 == 0) * BM + (BM % 64 > 0) * BN) - 256 * (BM == 256) + 128"
 // tile  = ["BM", "BN"]
-// grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
-// where = ["BM % 64 == 0 or BN == 64 or BN == 128 or BN == 192", "1008 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
+// grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4) + (CLUSTER == 8) * (10 * SMS // 88 * 8))"
+// where = ["BM % 64 == 0 and BN % 16 == 0 or BN == 64 or BN == 128 or BN == 192", "1008 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
 //          "BM + BN <= 384 + 32 * (BM == 256)",
 //          """STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) \
 //             <= 1536 + 128 * (BM == 256) - 128 * (BM == 192 or BM % 64 > 0 and BN == 192)""",
-//          "TRANSA == 1 or BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0",
-//          "TRANSB == 0 or BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0"]
+//          "CLUSTER % max(ALONG_N, 1) == 0"]
 // shared = """STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 256 * (BM % 64 > 0) * BN \
 //             + 128 * (BM % 64 == 0) * min(BM, 128 + BM % 256) * (1 + (BN > 64) * (BM < 256))"""
 // programmatic = 1
@@ -44,20 +45,21 @@
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
 // [tensormaps]
-// # K-major: the rows that a block loads, a part of a tile that it shares. Else 64 of k, or a part of these where the
+// # K-major: the rows that a block loads, a part of a tile that it shares, or all where these cannot be divided. Else 64 of k, or a part of these where the
 // # blocks of a cluster cannot have as many whole boxes each.
-// A = {box = ["""(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) \
+// A = {box = ["""(1 - TRANSA) * BM // (1 + (BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0) \
+//                                           * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1)) \
 //                + TRANSA * 64 // (1 + ((BM + 63) // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", 64], swizzle = 128}
-// B = {box = ["""TRANSB * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
+// B = {box = ["""TRANSB * BN // (1 + (BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1)) \
 //                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
-// C = {box = [16, 64], swizzle = 128}
+// C = {box = ["16 - BM % 16", 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 64, 192, 256, 80, 96, 112, 144, 160, 176, 208, 224, 240]
+// BM = [128, 64, 192, 256, 72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160, 168, 176, 184, 200, 208, 216, 224, 232, 240]
 // BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240]
 // STAGES = [4, 3, 5, 6, 8, 12]
-// CLUSTER = [1, 2, 4]
-// ALONG_N = [0, 1, 2]
+// CLUSTER = [1, 2, 4, 8]
+// ALONG_N = [0, 1, 2, 4]
 // GROUP = [8, 1, 2, 4]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
@@ -82,6 +84,7 @@
 #define HALVES (BP == 256 ? 2 : 1)     // 64 of P each, of a warpgroup
 #define CONSUMERS (2 * BP / HALVES)    // threads; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
+#define HALF (BQ % 16)       // rows of the last box where that is no whole one; TMA stores all boxes as halves then
 #define BOXES (BQ > 64 && HALVES == 1 ? 2 : 1)  // for the results of a warp
 #define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
 #define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
@@ -215,15 +218,18 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         consumer_release<CLUSTER>(empty + last, self, warp);
 
         OUT* const own_c = C + TO_MATRIX(place.matrix, stride_c);
-        const auto store_box = [&](unsigned row, unsigned col, const void* box) {  // of 16 rows and 64 columns
-            tma_store(MATRIX_MAP(map_c, place.matrix, stride_c, sizeof(ELEMENT)), row, col, box);
+        // A box of 16 rows and 64 columns, or as many of its rows.
+        const auto store_box = [&](unsigned row, unsigned col, const ELEMENT (*box)[64], int rows = 16) {
+            #pragma unroll
+            for (int m = 0; m < rows; m += HALF ? HALF : 16)
+                tma_store(MATRIX_MAP(map_c, place.matrix, stride_c, sizeof(ELEMENT)), row + m, col, box[m]);
         };
         // What TMA cannot write: row by row, up to column `end`.
-        const auto store_rows = [&](unsigned row, unsigned col, unsigned end, const ELEMENT (*box)[64]) {
+        const auto store_rows = [&](unsigned row, unsigned col, unsigned end, const ELEMENT (*box)[64], int rows = 16) {
             const unsigned s = col + 2 * lane;
             ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
             #pragma unroll ROWS
-            for (int m = 0; m < 16 && row + m < M; ++m, c += ldc) {
+            for (int m = 0; m < rows && row + m < M; ++m, c += ldc) {
                 const auto at = (const unsigned*)&box[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
                 const unsigned word = BQ % 64 == 0 || ACROSS || s < end ? *at : 0;  // half a box: nothing was written behind
                 if ((unsigned long long)c % 4 == 0) {
@@ -266,24 +272,26 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 // Rows of C lie along Q. A box has 64 columns, 16 of each warp; as many as there is room for are written at once.
                 const auto own = Cs + warp / 4 * 4;
                 #pragma unroll
-                for (int begin = 0; begin < BQ / 16; begin += 4 * BOXES) {
+                for (int begin = 0; begin < (BQ + 15) / 16; begin += 4 * BOXES) {
                     if (lane == 0) tma_store_wait_group_read<0>();  // what was there, of this warp's stores;
                     warpgroup_sync(warp / 4);                       // and of the others'
                     #pragma unroll
-                    for (int box = 0; box < 4 * BOXES && begin + box < BQ / 16; ++box) {
+                    for (int box = 0; box < 4 * BOXES && begin + box < (BQ + 15) / 16; ++box) {
                         const int r = lane % 8 + lane / 16 * 8, unit = warp % 4 * 2 + lane / 8 % 2, i = 8 * (begin + box);
-                        stmatrix_x4_trans(&own[box / BOXES][box % BOXES][r][(unit ^ r % 8) * 8], word(i), word(i + 2),
-                                          word(i + 4), word(i + 6));
+                        const auto at = &own[box / BOXES][box % BOXES][r][(unit ^ r % 8) * 8];
+                        if (i + 4 < BQ / 2) stmatrix_x4_trans(at, word(i), word(i + 2), word(i + 4), word(i + 6));
+                        else stmatrix_x2_trans(at, word(i), word(i + 2));
                     }
                     if (map_for_c) fence_proxy_async();
                     warpgroup_sync(warp / 4);
                     #pragma unroll
                     for (int j = 0; j < BOXES; ++j) {
                         const int box = begin + warp % 4 * BOXES + j;
-                        if (box >= BQ / 16) continue;
+                        if (box >= (BQ + 15) / 16) continue;
                         const unsigned row = own_q + 16 * box;
-                        if (!map_for_c) store_rows(row, group_p, N, Cs[warp][j]);
-                        else if (lane == 0) store_box(row, group_p, Cs[warp][j]);
+                        const int rows = min(16, BQ - 16 * box);
+                        if (!map_for_c) store_rows(row, group_p, N, Cs[warp][j], rows);
+                        else if (lane == 0) store_box(row, group_p, Cs[warp][j], rows);
                     }
                     if (map_for_c && lane == 0) tma_store_commit_group();
                 }

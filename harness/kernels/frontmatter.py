@@ -24,7 +24,7 @@ from harness.kernels.expectation import Expectation
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.prediction import Prediction
 
-MAX_CONFIGS = 200_000  # a space larger than this is a mistake in the front matter, not a space
+MAX_CONFIGS = 500_000  # a space larger than this is a mistake in the front matter, not a space
 GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` and `workspace` may use beside parameters
 BLOCK_NAMES = ("GRID_X", "GRID_Y", "GRID_Z")  # what `workspace` may use too: the blocks of the grid
 AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "transa", "transb")  # what `requires` may

@@ -47,6 +47,18 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "23_wgmma_pipeline",
         {"BM": 144, "BN": 128, "CLUSTER": 4, "ALONG_N": 2, "TRANSB": 1},
     ),
+    "23 in eights": ("23_wgmma_pipeline", {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 8, "TRANSB": 1}),
+    "23 four by two": (
+        "23_wgmma_pipeline",
+        {"BM": 96, "BN": 64, "STAGES": 8, "CLUSTER": 8, "ALONG_N": 2, "TRANSA": 1, "TRANSB": 1},
+    ),
+    "23 two by four": ("23_wgmma_pipeline", {"BM": 64, "BN": 128, "STAGES": 8, "CLUSTER": 8, "ALONG_N": 4}),
+    "23 of 72": ("23_wgmma_pipeline", {"BM": 72, "BN": 128, "STAGES": 6}),
+    "23 of 136 TT": ("23_wgmma_pipeline", {"BM": 136, "BN": 128, "CLUSTER": 2, "TRANSA": 1, "TRANSB": 1}),
+    "23 of 168, in turn": (
+        "23_wgmma_pipeline",
+        {"BM": 168, "BN": 64, "STAGES": 6, "CLUSTER": 4, "ALONG_N": 1, "TRANSB": 1},
+    ),
     "24": ("24_wgmma_fp16", {}),
     "25": ("25_wgmma_tf32", {}),
     "25 split": ("25_wgmma_tf32", {"SPLIT": 2}),
