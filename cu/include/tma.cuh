@@ -101,21 +101,23 @@ __device__ inline void tma_store_wait_group_read()
 // Make this thread's writes to shared memory visible to TMA and wgmma, which read it through the async proxy.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Copy a box by threads, for a matrix that cannot have a tensor map: HEIGHT rows of 128 bytes, with the 128-byte
-// swizzle that TMA would use. Of the box, `rows` rows and `columns` columns exist; the rest becomes zero. WARPS warps
-// share the work, and this is number `warp`. A lane copies one 32-bit word of a row and has BATCH rows in flight.
-template <int HEIGHT, int WARPS, int BATCH, class T>
+// Copy a box by threads, for a matrix that cannot have a tensor map: HEIGHT rows of BYTES (128 or 64) bytes, with the
+// swizzle of as many bytes that TMA would use. Of the box, `rows` rows and `columns` columns exist; the rest becomes zero.
+// WARPS warps share the work, and this is number `warp`. A lane copies one 32-bit word of a row. A warp fills a line of
+// 128 bytes at once, one row or two, and has BATCH lines in flight.
+template <int HEIGHT, int WARPS, int BATCH, int BYTES = 128, class T>
 __device__ inline void copy_box_swizzled(void* to, const T* from, int ld, int rows, int columns, int warp)
 {
-    static_assert(HEIGHT % (WARPS * BATCH) == 0 && WARPS * BATCH % 8 == 0, "whole batches, alike in swizzle");
-    const int lane = threadIdx.x % 32, each = 4 / sizeof(T);
+    constexpr int IN_LINE = 128 / BYTES, LINES = HEIGHT / IN_LINE, LANES = 32 / IN_LINE;  // of a row
+    static_assert(LINES % (WARPS * BATCH) == 0 && WARPS * BATCH % 8 == 0, "whole batches, alike in swizzle");
+    const int lane = threadIdx.x % 32, each = 4 / sizeof(T), own = lane % LANES, row = warp * IN_LINE + lane / LANES;
     const unsigned pitch = ld;  // unsigned: half the instructions for an address
-    auto place = (unsigned char*)to + warp * 128 + lane % 4 * 4;
-    from += warp * (unsigned long long)pitch + lane * each;
-    columns -= lane * each;
-    rows -= warp;
+    auto place = (unsigned char*)to + warp * 128 + lane / LANES * BYTES + lane % 4 * 4;
+    from += row * (unsigned long long)pitch + own * each;
+    columns -= own * each;
+    rows -= row;
     #pragma unroll 1
-    for (int batch = 0; batch < HEIGHT; batch += WARPS * BATCH) {
+    for (int batch = 0; batch < LINES; batch += WARPS * BATCH) {
         T word[BATCH][each];  // rounded after all loads: to round at once would wait for each load
         #pragma unroll
         for (int e = 0; e < each; ++e) {
@@ -123,14 +125,15 @@ __device__ inline void copy_box_swizzled(void* to, const T* from, int ld, int ro
             #pragma unroll
             for (int i = 0; i < BATCH; ++i) {
                 word[i][e] = T();
-                if (i * WARPS < there) word[i][e] = from[i * WARPS * (unsigned long long)pitch + e];
+                if (i * WARPS * IN_LINE < there) word[i][e] = from[i * WARPS * IN_LINE * (unsigned long long)pitch + e];
             }
         }
-        from += WARPS * BATCH * (unsigned long long)pitch;
-        rows -= WARPS * BATCH;
+        from += WARPS * BATCH * IN_LINE * (unsigned long long)pitch;
+        rows -= WARPS * BATCH * IN_LINE;
         #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
-            const int unit = lane / 4 ^ (warp + i * WARPS) % 8;  // the swizzle: 16-byte unit u of row r is at u ^ r % 8
+            // The swizzle: 16-byte unit u of row r is at u ^ r % 8, or u ^ r / 2 % 4 of four units.
+            const int unit = own / 4 ^ (warp + i * WARPS) % (8 / IN_LINE);
             *(unsigned*)(place + i * WARPS * 128 + unit * 16) =
                 each == 1 ? operand_bits(word[i][0])
                           : operand_bits(word[i][0]) | operand_bits(word[i][each - 1]) << 16;

@@ -30,8 +30,8 @@
 // predict = ["seconds <= 0.7 of 23_wgmma_pipeline at M=512 N=512 K=16384"]
 //
 // [tensormaps]
-// A = {box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
-// B = {box = ["64 + TRANSB * (BN - 64)", 64], swizzle = 128}
+// A = {promotion = "256 - 128 * TRANSA", box = ["BM + TRANSA * (64 - BM)", 64], swizzle = 128}
+// B = {promotion = "128 + 128 * TRANSB", box = ["64 + TRANSB * (BN - 64)", 64], swizzle = 128}
 //
 // [params]
 // BM = [64, 128]

@@ -38,9 +38,9 @@
 //
 // [tensormaps]
 // # Of what the blocks of a cluster share each loads a part, as in 23: rows, whole boxes, or a part of each box's k.
-// A = {box = ["""(1 - TRANSA) * BM // (1 + ACROSS * (CLUSTER - 1)) \
+// A = {promotion = "256 - 128 * TRANSA", box = ["""(1 - TRANSA) * BM // (1 + ACROSS * (CLUSTER - 1)) \
 //                + TRANSA * 64 // (1 + ACROSS * ((BM + 63) // 64 % CLUSTER > 0) * (CLUSTER - 1))""", 64], swizzle = 128}
-// B = {box = ["""TRANSB * BN // (1 + (1 - ACROSS) * (CLUSTER - 1)) \
+// B = {promotion = "128 + 128 * TRANSB", box = ["""TRANSB * BN // (1 + (1 - ACROSS) * (CLUSTER - 1)) \
 //                + (1 - TRANSB) * 64 // (1 + (1 - ACROSS) * ((BN + 63) // 64 % CLUSTER > 0) * (CLUSTER - 1))""", 64], swizzle = 128}
 //
 // [params]

@@ -24,8 +24,8 @@
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
 // where = ["BM == 64 or BM == 128 or BN == 64 or BN == 128", "1024 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
 //          "BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0", "BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0",
-//          "STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) <= 1792"]
-// shared = "STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16)"
+//          "STAGES * (BM + TRANSA * (-BM % (64 - 32 * (BM <= 32))) + BN + (1 - TRANSB) * (-BN % (64 - 32 * (BN <= 32)))) <= 1792"]
+// shared = "STAGES * (128 * (BM + TRANSA * (-BM % (64 - 32 * (BM <= 32))) + BN + (1 - TRANSB) * (-BN % (64 - 32 * (BN <= 32)))) + 16)"
 // workspace = "16 * SMS + SHARE * 8 * SMS * BM * BN"
 // programmatic = 1
 // loads = "BM + BN"
@@ -35,11 +35,11 @@
 // claim = "Each SM reads 1/132 of the weight: 27 stages of 16 KB, where two of three SMs of rung 26 read 22 of 32 KB twice."
 //
 // [tensormaps]
-// # As in 23.
-// A = {box = ["""(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) \
-//                + TRANSA * 64 // (1 + ((BM + 63) // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", 64], swizzle = 128}
-// B = {box = ["""TRANSB * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
-//                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
+// # As in 23; of 32 columns or fewer a box has 32.
+// A = {swizzle = "128 - 64 * TRANSA * (BM <= 32)", promotion = "256 - 128 * TRANSA", box = ["""(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) \
+//                + TRANSA * 64 // (1 + ((BM + 63) // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", "64 - 32 * TRANSA * (BM <= 32)"]}
+// B = {swizzle = "128 - 64 * (1 - TRANSB) * (BN <= 32)", promotion = "128 + 128 * TRANSB", box = ["""TRANSB * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
+//                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", "64 - 32 * (1 - TRANSB) * (BN <= 32)"]}
 //
 // [params]
 // BM = [128, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 144, 160, 192]

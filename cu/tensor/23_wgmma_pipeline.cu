@@ -47,10 +47,10 @@
 // [tensormaps]
 // # K-major: the rows that a block loads, a part of a tile that it shares, or all where these cannot be divided. Else 64 of k, or a part of these where the
 // # blocks of a cluster cannot have as many whole boxes each.
-// A = {box = ["""(1 - TRANSA) * BM // (1 + (BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0) \
+// A = {promotion = "256 - 128 * TRANSA", box = ["""(1 - TRANSA) * BM // (1 + (BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0) \
 //                                           * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1)) \
 //                + TRANSA * 64 // (1 + ((BM + 63) // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", 64], swizzle = 128}
-// B = {box = ["""TRANSB * BN // (1 + (BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1)) \
+// B = {promotion = "128 + 128 * TRANSB", box = ["""TRANSB * BN // (1 + (BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1)) \
 //                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
 // C = {box = ["16 - BM % 16", 64], swizzle = 128}
 //

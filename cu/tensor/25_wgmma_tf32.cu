@@ -41,8 +41,8 @@
 //            "seconds < 1 of cuBLAS at N=2048"]
 //
 // [tensormaps]
-// A = {box = ["(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) + TRANSA * 32", 32], swizzle = 128}
-// B = {box = ["""(1 - TRANSB) * 32 + TRANSB * (1 - TRANSA) * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
+// A = {promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) + TRANSA * 32", 32], swizzle = 128}
+// B = {promotion = "128 + 128 * TRANSB", box = ["""(1 - TRANSB) * 32 + TRANSB * (1 - TRANSA) * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
 //                + TRANSA * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))""", 32], swizzle = 128}
 // C = {box = [32, 32], swizzle = 128}
 //

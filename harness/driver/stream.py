@@ -92,6 +92,15 @@ class Event(Resource):
         self.context.call("cuEventRecord", self.handle, require_stream(stream).handle)
         self._stream = stream
 
+    def record_in_graph(self, stream: Stream) -> None:
+        """Mark the point in the graph that `stream` is captured for: each run of the graph marks it anew.
+
+        The host has no part in what lies between two such marks. Raises DriverError where `stream` is not
+        being captured.
+        """
+        flag = api.bindings().CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        self.context.call("cuEventRecordWithFlags", self.handle, require_stream(stream).handle, flag)
+
     @property
     def done(self) -> bool:
         """True if the GPU has passed the mark, or nothing was ever recorded."""

@@ -31,14 +31,15 @@ def encode(
     pitch: int,
     box: tuple[int, int],
     swizzle: int = 0,
+    promotion: int = 256,
     stack: tuple[int, int] | None = None,
 ) -> Struct:
     """Return the tensor map of a row-major matrix, to be passed as a ``const __grid_constant__`` parameter.
 
     `element` is CUDA's name of the element type (``"BFLOAT16"``). `extents` and `box` are (rows, columns) in
-    elements, `pitch` is the bytes from row to row, `swizzle` 0, 32, 64 or 128 bytes. The part of a box beyond
-    the matrix reads as zeros and is not written. If no map is `possible`, its bytes are all 0 and the kernel
-    must not use it.
+    elements, `pitch` is the bytes from row to row, `swizzle` 0, 32, 64 or 128 bytes, `promotion` the bytes
+    that L2 fetches at once: 0, 64, 128 or 256. The part of a box beyond the matrix reads as zeros and is not
+    written. If no map is `possible`, its bytes are all 0 and the kernel must not use it.
 
     With a `stack` of so many matrices, so many bytes apart, the map has three dimensions, and a box lies in
     one matrix; 0 bytes apart they are the same one. There is no map for distances that are negative or no
@@ -66,7 +67,10 @@ def encode(
         [driver.cuuint32_t(1) for _ in sizes],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{f'{swizzle}B' if swizzle else 'NONE'}"),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        getattr(
+            driver.CUtensorMapL2promotion,
+            f"CU_TENSOR_MAP_L2_PROMOTION_{f'L2_{promotion}B' if promotion else 'NONE'}",
+        ),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     return Struct(ctypes.string_at(int(found.getPtr()), BYTES), ALIGN)

@@ -29,6 +29,7 @@ GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` and `worksp
 BLOCK_NAMES = ("GRID_X", "GRID_Y", "GRID_Z")  # what `workspace` may use too: the blocks of the grid
 AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "transa", "transb")  # what `requires` may
 SWIZZLES = (0, 32, 64, 128)
+PROMOTIONS = (0, 64, 128, 256)
 _MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _ENTRY = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[\w\s:,<>()*&+-]*>)?\Z", re.ASCII)
@@ -39,13 +40,15 @@ class TensorMap:
     """A TMA descriptor of an operand.
 
     `box` is what one copy moves, (rows, columns) in elements. `swizzle` is the number of bytes within which
-    the 16-byte units of the box are permuted in shared memory; 0 for none. Where `where` is 0, the kernel
+    the 16-byte units of the box are permuted in shared memory, one of `SWIZZLES`; 0 for none. `promotion` is
+    the bytes that L2 fetches at once, one of `PROMOTIONS`. Where `where` is 0, the kernel
     does not take the map.
     """
 
     operand: str
     box: tuple[Expr, Expr]
-    swizzle: int = 0
+    swizzle: Expr
+    promotion: Expr
     where: Expr
 
 
@@ -201,16 +204,23 @@ class _Reader:
     def _tensormap(self, key: str, operand: str, entry: Any) -> TensorMap:
         if self.table.get("problem", "gemm") == "gemm" and operand not in _MATRICES:
             self.fail(key, f"no operand {operand!r} to map", f"operands: {', '.join(_MATRICES)}")
-        if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {"box", "swizzle", "where"}:
+        if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {
+            "box",
+            "swizzle",
+            "promotion",
+            "where",
+        }:
             self.fail(key, f'{operand} must be {{box = ["ROWS", 64], swizzle = 128}}, not {entry!r}')
-        box, swizzle = entry["box"], entry.get("swizzle", 0)
+        box, swizzle, promotion = entry["box"], entry.get("swizzle", 0), entry.get("promotion", 256)
         if not isinstance(box, list) or len(box) != 2:
             self.fail(key, f"box of {operand} must be [rows, columns], not {box!r}")
-        if isinstance(swizzle, bool) or swizzle not in SWIZZLES:
-            self.fail(key, f"swizzle of {operand} must be one of {SWIZZLES} bytes, not {swizzle!r}")
+        for name, value, known in (("swizzle", swizzle, SWIZZLES), ("promotion", promotion, PROMOTIONS)):
+            if isinstance(value, bool) or (value not in known and not isinstance(value, str)):
+                self.fail(key, f"{name} of {operand} must be one of {known} bytes, not {value!r}")
         rows, columns = (self._parse(key, extent) for extent in box)
+        bytes_ = {"swizzle": self._parse(key, swizzle), "promotion": self._parse(key, promotion)}
         where = self._parse(key, entry.get("where", 1))
-        return TensorMap(operand=operand, box=(rows, columns), swizzle=swizzle, where=where)
+        return TensorMap(operand=operand, box=(rows, columns), where=where, **bytes_)
 
     def sass(self, key: str) -> dict[str, tuple[Expectation, ...]]:
         """Read expectations by architecture, under "" those for every architecture without its own.
@@ -300,7 +310,7 @@ class _Reader:
         for expected in itertools.chain(*fields.get("sass", {}).values()):
             self._check_names("sass", expected.condition or Expr.parse(1), params)
         for tensor_map in fields.get("tensormaps", ()):
-            for expr in (*tensor_map.box, tensor_map.where):
+            for expr in (*tensor_map.box, tensor_map.swizzle, tensor_map.promotion, tensor_map.where):
                 self._check_names(f"tensormaps.{tensor_map.operand}", expr, params)
 
     def _check_names(self, key: str, expr: Expr, known: Mapping[str, Any]) -> None:

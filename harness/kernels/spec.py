@@ -171,12 +171,13 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Box:
-    """A `TensorMap` with its parameters chosen: `rows` and `columns` in elements, `swizzle` in bytes."""
+    """A `TensorMap` with its parameters chosen: `rows` and `columns` in elements, the others in bytes."""
 
     operand: str
     rows: int
     columns: int
     swizzle: int
+    promotion: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,15 +293,22 @@ class Variant:
         return tuple(self._box(t, DTYPES[self.kernel.dtype]) for t in taken)
 
     def _box(self, tensor_map: frontmatter.TensorMap, dtype: DType) -> Box:
-        key, swizzle = f"tensormaps.{tensor_map.operand}", tensor_map.swizzle
+        key = f"tensormaps.{tensor_map.operand}"
         rows, columns = (self._value(key, e, least=1) for e in tensor_map.box)
+        swizzle, promotion = (self._value(key, e) for e in (tensor_map.swizzle, tensor_map.promotion))
+        if swizzle not in frontmatter.SWIZZLES:
+            self._refuse(f"{key}: swizzle {swizzle}; it must be one of {frontmatter.SWIZZLES} bytes")
+        if promotion not in frontmatter.PROMOTIONS:
+            self._refuse(f"{key}: promotion {promotion}; it must be one of {frontmatter.PROMOTIONS} bytes")
         inner = columns * dtype.itemsize
         if max(rows, columns) > MAX_BOX:
             self._refuse(f"{key}: a box of {rows} x {columns}; {MAX_BOX} is the most")
         if inner % 16 or (swizzle and inner > swizzle):
             limit = f", at most the swizzle's {swizzle}" if swizzle else ""
             self._refuse(f"{key}: a row of {columns} {dtype.name} is {inner} bytes; it takes 16s{limit}")
-        return Box(operand=tensor_map.operand, rows=rows, columns=columns, swizzle=swizzle)
+        return Box(
+            operand=tensor_map.operand, rows=rows, columns=columns, swizzle=swizzle, promotion=promotion
+        )
 
     @cached_property
     def loads(self) -> int | None:

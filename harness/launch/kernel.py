@@ -205,6 +205,7 @@ def tensor_map(context: Context, address: int, mapped: Mapped) -> Struct:
         pitch=layout.ld * layout.dtype.itemsize,
         box=(box.rows, box.columns),
         swizzle=box.swizzle,
+        promotion=box.promotion,
         stack=mapped.stack and (mapped.stack[0], mapped.stack[1] * layout.dtype.itemsize),
     )
 

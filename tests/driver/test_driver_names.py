@@ -32,10 +32,10 @@ def names_used(source: str) -> tuple[set[str], set[tuple[str, str]]]:
             owner = node.value.attr if isinstance(node.value, ast.Attribute) else ""
             if node.attr.startswith("CU_FUNC_ATTRIBUTE_"):
                 members.add(("CUfunction_attribute", node.attr))
-            elif node.attr.startswith(("CU_EVENT_",)):
-                members.add(("CUevent_flags", node.attr))
             elif owner.startswith("CU"):
                 members.add((owner, node.attr))
+            elif node.attr.startswith("CU_EVENT_"):
+                members.add(("CUevent_flags", node.attr))
             elif node.attr.startswith("CU") or (node.attr.startswith("cu") and node.attr[2:3].isupper()):
                 names.add(node.attr)
     return names, members

@@ -99,6 +99,11 @@ class TimedDriver(fake_driver.FakeDriver):
         self.live["event", int(event)] = self.clock
         return ()
 
+    def _cuEventRecordWithFlags(self, event: int, stream: int, flags: str) -> Any:
+        super()._cuEventRecordWithFlags(event, stream, flags)
+        self._queue(stream, lambda: self._cuEventRecord(event, stream))
+        return ()
+
     def _cuEventElapsedTime(self, start: int, end: int) -> Any:
         return (self.live["event", int(end)] - self.live["event", int(start)],)
 

@@ -126,7 +126,7 @@ def test_block_too_large() -> None:
             '// [params]\n// min_arch = "sm_90"\n',
             "a/k.cu:13: 'min_arch' stands under .params.",
         ),
-        ("TN = 8", "\n// ".join(f"{name} = {list(range(1, 1000))}" for name in ("TN", "TX")), "parameter sets"),
+        ("TN = 8", "\n// ".join(f"T{x} = {list(range(1, 1000))}" for x in "NX"), "parameter sets"),
     ],
 )
 def test_malformed(old: str, new: str, message: str) -> None:
