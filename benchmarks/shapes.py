@@ -9,11 +9,12 @@ faster of the two over ours. Outputs are compared with cuBLAS's on the GPU befor
 
 `--regret N` also times the cost model's best for the first N draws of each type: what the choice loses,
 and the rows from which scripts/fit_model.py fits the model. `--trials N` times N of the table's trials beside
-them, of which it is not known yet how fast they are: the choice may lose to these, too.
-`--invariant` also times what
-``harness.matmul(invariant=True)`` launches: the price of rows that do not depend on how many there are. The
-seed is a new one unless it is given. The record is written every few seconds; `--resume` goes on with one,
-and so does a run that a fault has ended. 3xtf32, fp16x3 and bf16x6 are compared with cuBLAS in fp32.
+them, of which it is not known yet how fast they are: the choice may lose to these, too. With `--within
+PERCENT` these are only those that the model takes to be at most so much slower than its best, and draws
+without one are left out. `--invariant` also times what ``harness.matmul(invariant=True)`` launches: the price
+of rows that do not depend on how many there are. The seed is a new one unless it is given. The record is
+written every few seconds; `--resume` goes on with one, and so does a run that a fault has ended. 3xtf32,
+fp16x3 and bf16x6 are compared with cuBLAS in fp32.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     heuristics = Heuristics(device.name)
     done = {(row["dtype"], row["index"]) for row in rows}
     left = [
-        entry(draw, given, heuristics, gpu=device.name, **cost.card(device))
-        for draw in in_turn(given.dtype, given.draws, given.seed, **limits_of(given))
-        if (draw.problem.dtype.name, draw.index) not in done
+        one
+        for one in entries(given, heuristics, gpu=device.name, **cost.card(device))
+        if (one.draw.problem.dtype.name, one.draw.index) not in done
     ]
     meta = {**record.provenance(seed=given.seed), "gpu": about(device), "draws": given.draws}
     meta |= {name: limit for name, limit in limits_of(given).items() if limit != LIMITS[name]}
@@ -110,6 +111,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.set_defaults(**LIMITS)
     add("--regret", type=int, default=0, metavar="N", help="time the model's best for N draws of each type")
     add("--trials", type=int, default=0, metavar="N", help="beside these, time N of the table's trials")
+    add("--within", type=float, metavar="PERCENT", help="leave out trials that are said to be slower by more")
     add("--invariant", action="store_true", help="also time what invariant rows take")
     add("--candidates", type=positive, default=CANDIDATES, help="of the model, for --regret (%(default)s)")
     add("--events", action="store_true", help="also time launches with an event around each")
@@ -126,6 +128,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--madds N: no product has fewer than {LEAST_WORK} multiply-adds")
     if given.trials < 0 or (given.trials and not given.regret):
         parser.error("--trials N times N trials for the draws that --regret says")
+    if given.within is not None and not given.trials:
+        parser.error("--within PERCENT is of the trials: say how many of them, with --trials N")
     if given.resume and not given.json:
         parser.error("--resume goes on with the record that --json names")
     return given
@@ -152,6 +156,14 @@ def in_turn(dtypes: Sequence[str], count: int, seed: int, **limits: Any) -> Iter
             yield from drawn[start : start + _IN_TURN]
 
 
+def entries(given: argparse.Namespace, heuristics: Heuristics, *, gpu: str, **card: Any) -> Iterator[Entry]:
+    """Yield what is to be measured, draw by draw."""
+    for draw in in_turn(given.dtype, given.draws, given.seed, **limits_of(given)):
+        one = entry(draw, given, heuristics, gpu=gpu, **card)
+        if given.within is None or one.others or one.failure:
+            yield one
+
+
 def entry(draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, gpu: str, **card: Any) -> Entry:
     """Return what `harness.matmul` would launch, and for the first ``--regret`` draws the model's best."""
     problem = draw.problem
@@ -164,7 +176,8 @@ def entry(draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, gpu:
             return Entry(draw=draw, parts=parts, invariant=rows)
         ranked = choose.ranked(*shape, **card, **about)
         best = tuple(variant for variant, _ in ranked[: given.candidates])
-        others = best + trials(problem, **card)[: given.trials]
+        tried = trials(problem, given.within, **card)[: given.trials]
+        others = best + tried if tried or given.within is None else ()
     except HarnessError as e:
         return Entry(draw=draw, failure=str(e))
     named = heuristics.nearest(problem, best)
@@ -172,12 +185,25 @@ def entry(draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, gpu:
     return Entry(draw=draw, parts=parts, others=others, named=name, invariant=rows)
 
 
-def trials(problem: Gemm, *, arch: str, sms: int, dram: float = DRAM_BYTES) -> tuple[Variant, ...]:
-    """Return the table's trials for a product, those first that the model takes for the fastest."""
+def trials(
+    problem: Gemm, within: float | None = None, *, arch: str, sms: int, dram: float = DRAM_BYTES
+) -> tuple[Variant, ...]:
+    """Return the table's trials for a product, those first that the model takes for the fastest.
+
+    Those that it takes to be slower than its best candidate by more than `within` per cent are left out.
+    """
     shape = problem.M, problem.N, problem.K, sms
     dtype, layout, pitches = problem.dtype.name, problem.layout, choose.about(problem)["pitches"]
-    able = choose.able(*shape, arch, dtype, layout, problem.epilogue, "", dram, "trials")
-    return tuple(one.variant for one, _ in cost.ranked(able, shape, layout=layout, pitches=pitches))
+
+    def ranked(listed: str) -> list[tuple[cost.Candidate, float]]:
+        able = choose.able(*shape, arch, dtype, layout, problem.epilogue, "", dram, listed)
+        return cost.ranked(able, shape, layout=layout, pitches=pitches)
+
+    found = ranked("trials")
+    if within is not None:
+        most = ranked("candidates")[0][1] * (1 + within / 100)
+        found = [(one, cycles) for one, cycles in found if cycles <= most]
+    return tuple(one.variant for one, _ in found)
 
 
 def measure(
@@ -223,15 +249,12 @@ def compiling(entries: Sequence[Entry], arch: str) -> Iterator[Mapping[str, Futu
 def compiled(given: argparse.Namespace) -> int:
     """Compile what the draws need into the cache, for a GPU that need not be there."""
     nothing, given.compile = Heuristics(""), str(Arch.parse(given.compile))
-    entries = [
-        entry(draw, given, nothing, sms=given.sms, arch=given.compile, gpu=given.gpu)
-        for draw in in_turn(given.dtype, given.draws, given.seed, **limits_of(given))
-    ]
-    with compiling(entries, given.compile) as cubins:
+    needed = list(entries(given, nothing, sms=given.sms, arch=given.compile, gpu=given.gpu))
+    with compiling(needed, given.compile) as cubins:
         for number, one in enumerate(cubins.values(), 1):
             one.result()
             print(f"{number} of {len(cubins)} compiled", file=sys.stderr, flush=True)
-    failed = [one for one in entries if one.failure]
+    failed = [one for one in needed if one.failure]
     for one in failed:
         print(f"{one.draw.problem.label}: {one.failure}")
     print(f"seed {given.seed}")

@@ -426,7 +426,7 @@ class FakeDriver:
 
     def _cuEventRecordWithFlags(self, event: int, stream: int, flags: str) -> Any:
         assert self._is_captured(stream), "elsewhere an external record is an error"
-        assert flags == "CU_EVENT_RECORD_EXTERNAL", "else it would order the capture, and be no node of the graph"
+        assert flags == "CU_EVENT_RECORD_EXTERNAL", "else it is no node of the graph"
         return ()
 
     def _cuEventQuery(self, event: int) -> Any:

@@ -206,6 +206,21 @@ def test_trials_are_timed_beside_what_the_model_knows(
     assert all(v.params["TRANSB"] for v in shapes.trials(turned, arch="sm_90a", sms=132))
 
 
+def test_trials_within_reach_of_the_best(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`--within` leaves out the trials that are predicted to be slower by more, and draws without any."""
+    small, tall = some("bf16", {"M": 48, "N": 40, "K": 64}, {"M": 168, "N": 8448, "K": 4096})
+    limits = (-99.0, 0.0, 10.0, 30.0, 100.0, 1e6, None)
+    found = [shapes.trials(tall.problem, limit, arch="sm_90a", sms=132) for limit in limits]
+    sizes = [len(one) for one in found]
+    assert sizes == sorted(sizes) and sizes[0] == 0 and len(set(sizes)) > 2 and found[-2] == found[-1]
+    assert all(one == found[-1][: len(one)] for one in found)
+    asked = ("--regret", "2", "--candidates", "1", "--trials", "1")
+    _, rows = run(monkeypatch, tmp_path, {"bf16": [small]}, *asked, "--within", "-99")
+    assert rows == []
+    with pytest.raises(SystemExit):
+        run(monkeypatch, tmp_path, {"bf16": [small]}, "--within", "10")
+
+
 @pytest.mark.slow
 def test_the_price_of_invariant_rows(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

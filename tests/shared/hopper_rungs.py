@@ -97,6 +97,11 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "35_wgmma_stream_k",
         {"BM": 64, "BN": 64, "STAGES": 12, "CLUSTER": 4, "ALONG_N": 2, "TRANSA": 1},
     ),
+    "35 narrow boxes": ("35_wgmma_stream_k", {"BN": 16}),
+    "35 across, narrow boxes": (
+        "35_wgmma_stream_k",
+        {"BM": 24, "BN": 128, "SHARE": 0, "TRANSA": 1, "TRANSB": 1},
+    ),
     "36": ("36_fp16x3", {}),
     "36 small": ("36_fp16x3", {"BM": 64, "BN": 64, "STAGES": 6}),
     "36 TT": ("36_fp16x3", {"BM": 128, "BN": 64, "STAGES": 8, "TRANSA": 1, "TRANSB": 1}),
