@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS, Gemm
 from harness.results import record
-from harness.support.processes import cores
+from harness.support.processes import cores, processes
 from sampler import tables
 from sampler.contest import Arena, Entry
 from sampler.draws import CLASSES, LEAST_WORK, MOST_WORK, Draw, draws
@@ -53,6 +54,7 @@ LIMITS: dict[str, Any] = {"most": 0, "madds": MOST_WORK, "only": []}  # options 
 CANDIDATES = 8  # the model's best, of which --regret times each, by default
 _IN_TURN = 20  # draws of one type before the next type has its turn
 _SAVED_EVERY = 10.0  # seconds
+_FEW = 64  # draws that are not worth a process
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parsed(arguments)
     if given.compile:
         return compiled(given)
-    until = time.monotonic() + given.seconds
     rows: list[dict[str, Any]] = []
     if given.resume:
         kept = record.load(given.json)
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for one in entries(given, heuristics, gpu=device.name, **cost.card(device))
         if (one.draw.problem.dtype.name, one.draw.index) not in done
     ]
+    until = time.monotonic() + given.seconds
     meta = {**record.provenance(seed=given.seed), "gpu": about(device), "draws": given.draws}
     meta |= {name: limit for name, limit in limits_of(given).items() if limit != LIMITS[name]}
     meta |= {"algorithms": given.algorithms, "heuristics": heuristics.unavailable or "asked"}
@@ -157,11 +159,18 @@ def in_turn(dtypes: Sequence[str], count: int, seed: int, **limits: Any) -> Iter
 
 
 def entries(given: argparse.Namespace, heuristics: Heuristics, *, gpu: str, **card: Any) -> Iterator[Entry]:
-    """Yield what is to be measured, draw by draw."""
-    for draw in in_turn(given.dtype, given.draws, given.seed, **limits_of(given)):
-        one = entry(draw, given, heuristics, gpu=gpu, **card)
-        if given.within is None or one.others or one.failure:
-            yield one
+    """Yield what is to be measured, in the order of the draws.
+
+    To choose for one takes tens of milliseconds: many are shared out to processes.
+    """
+    drawn = list(in_turn(given.dtype, given.draws, given.seed, **limits_of(given)))
+    chosen = partial(entry, given=given, heuristics=heuristics, gpu=gpu, **card)
+    if len(drawn) < _FEW or not heuristics.unavailable:
+        found = list(map(chosen, drawn))
+    else:
+        with processes(min(cores(), len(drawn) // _FEW)) as pool:
+            found = list(pool.map(chosen, drawn, chunksize=_FEW // 8))
+    yield from (one for one in found if given.within is None or one.others or one.failure)
 
 
 def entry(draw: Draw, given: argparse.Namespace, heuristics: Heuristics, *, gpu: str, **card: Any) -> Entry:

@@ -222,6 +222,18 @@ def test_trials_within_reach_of_the_best(rig: Rig, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
+def test_many_draws_are_chosen_for_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = shapes.parsed(["--dtype", "bf16", "--draws", "24", "--regret", "4", "--seed", "7"])
+    card: Any = {"gpu": "NVIDIA H200", "sms": 132, "arch": "sm_90a"}
+    alone = list(shapes.entries(given, Heuristics(""), **card))
+    monkeypatch.setattr(shapes, "_FEW", 8)
+    shared = list(shapes.entries(given, Heuristics(""), **card))
+    assert [one.row for one in shared] == [one.row for one in alone] and len(shared) == 24
+    assert [[v.label for v in one.others] for one in shared] == [[v.label for v in one.others] for one in alone]
+    assert len(alone[3].others) > len(alone[4].others) == 0
+
+
+@pytest.mark.slow
 def test_the_price_of_invariant_rows(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
