@@ -28,8 +28,7 @@ MAX_CONFIGS = 500_000  # a space larger than this is a mistake in the front matt
 GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` and `workspace` may use beside parameters
 BLOCK_NAMES = ("GRID_X", "GRID_Y", "GRID_Z")  # what `workspace` may use too: the blocks of the grid
 AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "transa", "transb")  # what `requires` may
-SWIZZLES = (0, 32, 64, 128)
-PROMOTIONS = (0, 64, 128, 256)
+BYTES = {"swizzle": (0, 32, 64, 128), "promotion": (256, 0, 64, 128)}  # of a tensor map, the default first
 _MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _ENTRY = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[\w\s:,<>()*&+-]*>)?\Z", re.ASCII)
@@ -37,18 +36,15 @@ _ENTRY = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[\w\s:,<>()*&+-]*>)?
 
 @dataclass(frozen=True, kw_only=True)
 class TensorMap:
-    """A TMA descriptor of an operand.
+    """A TMA descriptor of an operand, whose `box`, (rows, columns) in elements, is what one copy moves.
 
-    `box` is what one copy moves, (rows, columns) in elements. `swizzle` is the number of bytes within which
-    the 16-byte units of the box are permuted in shared memory, one of `SWIZZLES`; 0 for none. `promotion` is
-    the bytes that L2 fetches at once, one of `PROMOTIONS`. Where `where` is 0, the kernel
-    does not take the map.
+    Of its `sizes` in bytes `swizzle` is that within which the 16-byte units of the box are permuted in shared
+    memory, `promotion` that of a fetch of L2, and 0 is for none. Where `where` is 0, no map is taken.
     """
 
     operand: str
     box: tuple[Expr, Expr]
-    swizzle: Expr
-    promotion: Expr
+    sizes: Mapping[str, Expr]
     where: Expr
 
 
@@ -204,23 +200,17 @@ class _Reader:
     def _tensormap(self, key: str, operand: str, entry: Any) -> TensorMap:
         if self.table.get("problem", "gemm") == "gemm" and operand not in _MATRICES:
             self.fail(key, f"no operand {operand!r} to map", f"operands: {', '.join(_MATRICES)}")
-        if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {
-            "box",
-            "swizzle",
-            "promotion",
-            "where",
-        }:
+        if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {"box", "where", *BYTES}:
             self.fail(key, f'{operand} must be {{box = ["ROWS", 64], swizzle = 128}}, not {entry!r}')
-        box, swizzle, promotion = entry["box"], entry.get("swizzle", 0), entry.get("promotion", 256)
+        box, sizes = entry["box"], {name: entry.get(name, known[0]) for name, known in BYTES.items()}
         if not isinstance(box, list) or len(box) != 2:
             self.fail(key, f"box of {operand} must be [rows, columns], not {box!r}")
-        for name, value, known in (("swizzle", swizzle, SWIZZLES), ("promotion", promotion, PROMOTIONS)):
-            if isinstance(value, bool) or (value not in known and not isinstance(value, str)):
-                self.fail(key, f"{name} of {operand} must be one of {known} bytes, not {value!r}")
-        rows, columns = (self._parse(key, extent) for extent in box)
-        bytes_ = {"swizzle": self._parse(key, swizzle), "promotion": self._parse(key, promotion)}
-        where = self._parse(key, entry.get("where", 1))
-        return TensorMap(operand=operand, box=(rows, columns), where=where, **bytes_)
+        for name, size in sizes.items():
+            if isinstance(size, bool) or (size not in BYTES[name] and not isinstance(size, str)):
+                self.fail(key, f"{name} of {operand} must be one of {BYTES[name]} bytes, not {size!r}")
+        rows, columns, where = (self._parse(key, given) for given in (*box, entry.get("where", 1)))
+        read = {name: self._parse(key, size) for name, size in sizes.items()}
+        return TensorMap(operand=operand, box=(rows, columns), where=where, sizes=read)
 
     def sass(self, key: str) -> dict[str, tuple[Expectation, ...]]:
         """Read expectations by architecture, under "" those for every architecture without its own.
@@ -310,7 +300,7 @@ class _Reader:
         for expected in itertools.chain(*fields.get("sass", {}).values()):
             self._check_names("sass", expected.condition or Expr.parse(1), params)
         for tensor_map in fields.get("tensormaps", ()):
-            for expr in (*tensor_map.box, tensor_map.swizzle, tensor_map.promotion, tensor_map.where):
+            for expr in (*tensor_map.box, *tensor_map.sizes.values(), tensor_map.where):
                 self._check_names(f"tensormaps.{tensor_map.operand}", expr, params)
 
     def _check_names(self, key: str, expr: Expr, known: Mapping[str, Any]) -> None:

@@ -111,8 +111,7 @@ class Kernel:
         A list for exactly `arch` comes before one for its number (sm_90 for sm_90a), and that before the one
         for every architecture. Empty where the file has none.
         """
-        names = (arch, f"sm_{Arch.parse(arch).number}", "")
-        return next((self.sass[name] for name in names if name in self.sass), ())
+        return next((self.sass[n] for n in (arch, f"sm_{Arch.parse(arch).number}", "") if n in self.sass), ())
 
     def fits(self, arch: str) -> bool:
         """Return True where ``min_arch`` lets this kernel be compiled for `arch`."""
@@ -226,7 +225,7 @@ class Variant:
     @cached_property
     def block(self) -> tuple[int, int, int]:
         """Return the threads (x, y, z) of a block, 1 to 1024 in all."""
-        x, y, z = (*self._each("block", self.kernel.block), 1, 1)[:3]
+        x, y, z = (*(self._value("block", e, least=1) for e in self.kernel.block), 1, 1)[:3]
         if x * y * z > MAX_THREADS:
             self._refuse(f"block is {x} x {y} x {z} threads; {MAX_THREADS} at most")
         return x, y, z
@@ -239,7 +238,7 @@ class Variant:
     @cached_property
     def tile(self) -> tuple[int, ...]:
         """Return the extents of the output that one block covers, outermost first."""
-        return self._each("tile", self.kernel.tile)
+        return tuple(self._value("tile", e, least=1) for e in self.kernel.tile)
 
     def grid(self, tiles: Tiles, sms: int, axes: Params | None = None) -> tuple[int, int, int]:
         """Return the blocks (x, y, z) of a launch on `sms` SMs, where `tiles` (x, y, z) cover the output."""
@@ -295,28 +294,21 @@ class Variant:
     def _box(self, tensor_map: frontmatter.TensorMap, dtype: DType) -> Box:
         key = f"tensormaps.{tensor_map.operand}"
         rows, columns = (self._value(key, e, least=1) for e in tensor_map.box)
-        swizzle, promotion = (self._value(key, e) for e in (tensor_map.swizzle, tensor_map.promotion))
-        if swizzle not in frontmatter.SWIZZLES:
-            self._refuse(f"{key}: swizzle {swizzle}; it must be one of {frontmatter.SWIZZLES} bytes")
-        if promotion not in frontmatter.PROMOTIONS:
-            self._refuse(f"{key}: promotion {promotion}; it must be one of {frontmatter.PROMOTIONS} bytes")
         inner = columns * dtype.itemsize
+        sizes = {name: self._value(key, e) for name, e in tensor_map.sizes.items()}
+        if wrong := [f"{n} {size}" for n, size in sizes.items() if size not in frontmatter.BYTES[n]]:
+            self._refuse(f"{key}: {', '.join(wrong)}; it takes {frontmatter.BYTES}")
         if max(rows, columns) > MAX_BOX:
             self._refuse(f"{key}: a box of {rows} x {columns}; {MAX_BOX} is the most")
-        if inner % 16 or (swizzle and inner > swizzle):
-            limit = f", at most the swizzle's {swizzle}" if swizzle else ""
+        if inner % 16 or 0 < sizes["swizzle"] < inner:
+            limit = f", at most the swizzle's {sizes['swizzle']}" if sizes["swizzle"] else ""
             self._refuse(f"{key}: a row of {columns} {dtype.name} is {inner} bytes; it takes 16s{limit}")
-        return Box(
-            operand=tensor_map.operand, rows=rows, columns=columns, swizzle=swizzle, promotion=promotion
-        )
+        return Box(operand=tensor_map.operand, rows=rows, columns=columns, **sizes)
 
     @cached_property
     def loads(self) -> int | None:
         """Return the elements a block loads for one step of k; None where not stated."""
         return None if self.kernel.loads is None else self._value("loads", self.kernel.loads, least=1)
-
-    def _each(self, key: str, exprs: tuple[Expr, ...]) -> tuple[int, ...]:
-        return tuple(self._value(key, e, least=1) for e in exprs)
 
     def _value(self, key: str, expr: Expr, *, least: int = 0, values: Params | None = None) -> int:
         try:

@@ -58,6 +58,28 @@ def test_maps_are_read_in_their_order() -> None:
         ("B", 64, 64, 128),
         ("A", 32, 32, 0),
     ]
+    assert [b.promotion for b in boxes] == [256, 256]
+    fetched = GOOD.replace("swizzle = 128", 'swizzle = "BM * 2", promotion = "BM + 64"')
+    (own, _), (other, _) = (spec.parse(fetched, PATH).variant(BM=rows).boxes for rows in (64,) * 2)
+    assert own == other and (own.swizzle, own.promotion) == (128, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        (name, layout)
+        for name in "23 25 26 29 35".split()
+        for layout in "NN NT TN TT".split()
+        if layout != "TN" or name != "25"
+    ],
+)
+def test_what_l2_fetches_follows_the_layout(name: str, layout: str) -> None:
+    """Twice the box's row where k runs along it: the next bytes are the block's own next stage."""
+    across_a, across_b = layout[0] == "T", layout[1] == "N"
+    variant = catalog.kernel(name).variant(TRANSA=int(across_a), TRANSB=int(not across_b))
+    promotions = {box.operand: box.promotion for box in variant.boxes}
+    assert promotions["A"] == (128 if across_a else 256)
+    assert promotions["B"] == (128 if across_b else 256)
     plain = spec.parse(GOOD.replace('// dtype = "bf16"\n', ""), PATH)
     assert plain.dtype == "fp32" and registry.resolve(plain) is Gemm
 
@@ -72,6 +94,8 @@ def test_maps_are_read_in_their_order() -> None:
         ("// B =", "// D =", "a/k.cu:10: no operand 'D' to map\n.*operands: A, B, C"),
         ("swizzle = 128", "swizzle = 16", r"a/k.cu:10: swizzle of B must be one of \(0, 32, 64, 128\)"),
         ("swizzle = 128", "swizzle = true", "a/k.cu:10: swizzle of B must be"),
+        ("swizzle = 128", "promotion = 32", r"a/k.cu:10: promotion of B must be one of \(256, 0, 64, 128\)"),
+        ("swizzle = 128", 'promotion = "BN"', "a/k.cu:10: tensormaps.B uses BN, .*\n.*parameters: BM"),
         ("swizzle = 128", "swizle = 128", "a/k.cu:10: B must be {box"),
         ("{box = [64, 64], swizzle = 128}", "{swizzle = 128}", "a/k.cu:10: B must be {box"),
         ("{box = [64, 64], swizzle = 128}", "64", "a/k.cu:10: B must be {box"),
@@ -99,6 +123,8 @@ def test_malformed(old: str, new: str, message: str) -> None:
         ("[64, 12]", "a row of 12 bf16 is 24 bytes; it takes 16s"),
         ("[64, 72], swizzle = 128", "a row of 72 bf16 is 144 bytes; it takes 16s, at most the swizzle's 128"),
         ("[64, 24], swizzle = 32", "at most the swizzle's 32"),
+        ('[64, 8], swizzle = "3 * 16"', "tensormaps.B: swizzle 48; it takes .*128"),
+        ('[64, 8], promotion = "2 * 16"', "tensormaps.B: promotion 32; it takes .*256"),
     ],
 )
 def test_boxes_that_the_tma_does_not_take(box: str, message: str) -> None:
@@ -174,6 +200,9 @@ def test_encoding_asks_the_driver_for_what_is_described(fake: FakeDriver, contex
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
     )
     assert encode(context).data != found.data  # the swizzle is in it
+    for promotion, name in ((128, "L2_128B"), (0, "NONE")):
+        encode(context, promotion=promotion)
+        assert fake.log[-1][1][9] == f"CU_TENSOR_MAP_L2_PROMOTION_{name}"
 
 
 @pytest.mark.parametrize("changed", [{"address": 0x1008}, {"address": 0x1002}, {"pitch": 408}])
@@ -217,6 +246,16 @@ def test_a_launch_passes_its_maps_first(
     assert all(call.addresses[0] % 64 == 0 for call in fake.launches)
     encoded = [args for name, args in fake.log if name == "cuTensorMapEncodeTiled"]
     assert [(a[3], a[4], a[5]) for a in encoded] == [([50, 30], [112], [64, 16])] * 2
+    assert {a[9] for a in encoded} == {"CU_TENSOR_MAP_L2_PROMOTION_L2_256B"}
+
+
+def test_a_launch_passes_the_promotion_of_its_file(fake: FakeDriver, context: Context) -> None:
+    variant = catalog.kernel("23").variant(TRANSA=1)
+    problem = GEMMS["bf16"](M=64, N=64, K=64, transa=1)
+    maps = {one.operand: one for one in launch.maps(variant, problem)}
+    for operand in "AB":
+        launch.tensor_map(context, 0x1000, maps[operand])
+        assert fake.log[-1][1][9] == "CU_TENSOR_MAP_L2_PROMOTION_L2_128B", operand
 
 
 def test_a_leading_dimension_that_forbids_a_map_passes_zeros(
