@@ -68,8 +68,8 @@ def test_maps_are_read_in_their_order() -> None:
     ("name", "layout"),
     [
         (name, layout)
-        for name in "23 25 26 29 35".split()
-        for layout in "NN NT TN TT".split()
+        for name in ["23", "25", "26", "29", "35"]
+        for layout in ["NN", "NT", "TN", "TT"]
         if layout != "TN" or name != "25"
     ],
 )
