@@ -24,8 +24,9 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,7 @@ from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.spec import Variant
 from harness.problems.gemm import GEMMS, Gemm
 from harness.results import record
-from harness.support.processes import cores, processes
+from harness.support.processes import ENDED, cores, processes
 from sampler import tables
 from sampler.contest import Arena, Entry
 from sampler.draws import CLASSES, LEAST_WORK, MOST_WORK, Draw, draws
@@ -70,19 +71,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows, given.seed = list(kept["rows"]), kept["meta"]["seed"]
         # Other limits would be other draws under the same numbers.
         vars(given).update({name: kept["meta"].get(name, default) for name, default in LIMITS.items()})
+        if kept["meta"].get("within") != given.within:
+            begun = f"begun with --within {kept['meta'].get('within')}"
+            raise UsageError(begun, where=str(given.json), hint="go on with the options that it has in argv")
     elif given.json:
         record.check_writable(given.json)
     device = Device.open(given.device)
     heuristics = Heuristics(device.name)
     done = {(row["dtype"], row["index"]) for row in rows}
-    left = [
-        one
-        for one in entries(given, heuristics, gpu=device.name, **cost.card(device))
-        if (one.draw.problem.dtype.name, one.draw.index) not in done
-    ]
+    left = list(entries(given, heuristics, done, gpu=device.name, **cost.card(device)))
     until = time.monotonic() + given.seconds
     meta = {**record.provenance(seed=given.seed), "gpu": about(device), "draws": given.draws}
     meta |= {name: limit for name, limit in limits_of(given).items() if limit != LIMITS[name]}
+    meta |= {} if given.within is None else {"within": given.within}
     meta |= {"algorithms": given.algorithms, "heuristics": heuristics.unavailable or "asked"}
     lost: ContextLost | None = None
     try:
@@ -92,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if lost is not None and given.json:
         go_on(until)
     print(tables.summary(rows))
-    asked = given.draws * len(given.dtype)
+    asked = len(done) + len(left)
     print(f"\nseed {given.seed}, {len(rows)} of {asked} draws, {device.name}")
     if lost is not None:
         raise lost
@@ -106,7 +107,12 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--dtype", nargs="+", choices=list(GEMMS), default=list(DTYPES), help="default: %(default)s")
     add("--draws", type=positive, default=400, help="of each type (default: 400)")
     add("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
-    add("--seconds", type=float, default=300.0, help="after which no draw begins (default: 300)")
+    add(
+        "--seconds",
+        type=float,
+        default=300.0,
+        help="after which no draw begins, beside those to choose in (default: 300)",
+    )
     add("--most", type=int, metavar="N", help="only products with at most N rows or columns")
     add("--madds", type=int, metavar="N", help="only those of at most N multiply-adds")
     add("--only", nargs="+", choices=CLASSES, metavar="CLASS", help=f"of {', '.join(CLASSES)}")
@@ -158,18 +164,28 @@ def in_turn(dtypes: Sequence[str], count: int, seed: int, **limits: Any) -> Iter
             yield from drawn[start : start + _IN_TURN]
 
 
-def entries(given: argparse.Namespace, heuristics: Heuristics, *, gpu: str, **card: Any) -> Iterator[Entry]:
-    """Yield what is to be measured, in the order of the draws.
+def entries(
+    given: argparse.Namespace, heuristics: Heuristics, done: Set[tuple[str, int]], *, gpu: str, **card: Any
+) -> Iterator[Entry]:
+    """Yield what is to be measured of the draws that are not `done`, in their order.
 
-    To choose for one takes tens of milliseconds: many are shared out to processes.
+    To choose for one takes tens of milliseconds: many are shared out to processes. Raises HarnessError where
+    one of these was killed.
     """
-    drawn = list(in_turn(given.dtype, given.draws, given.seed, **limits_of(given)))
+    drawn = [
+        draw
+        for draw in in_turn(given.dtype, given.draws, given.seed, **limits_of(given))
+        if (draw.problem.dtype.name, draw.index) not in done
+    ]
     chosen = partial(entry, given=given, heuristics=heuristics, gpu=gpu, **card)
     if len(drawn) < _FEW or not heuristics.unavailable:
         found = list(map(chosen, drawn))
     else:
-        with processes(min(cores(), len(drawn) // _FEW)) as pool:
-            found = list(pool.map(chosen, drawn, chunksize=_FEW // 8))
+        try:
+            with processes(min(cores(), len(drawn) // _FEW)) as pool:
+                found = list(pool.map(chosen, drawn, chunksize=_FEW // 8))
+        except BrokenProcessPool:
+            raise HarnessError("a process that chose kernels was killed", hint=ENDED) from None
     yield from (one for one in found if given.within is None or one.others or one.failure)
 
 
@@ -258,7 +274,7 @@ def compiling(entries: Sequence[Entry], arch: str) -> Iterator[Mapping[str, Futu
 def compiled(given: argparse.Namespace) -> int:
     """Compile what the draws need into the cache, for a GPU that need not be there."""
     nothing, given.compile = Heuristics(""), str(Arch.parse(given.compile))
-    needed = list(entries(given, nothing, sms=given.sms, arch=given.compile, gpu=given.gpu))
+    needed = list(entries(given, nothing, set(), sms=given.sms, arch=given.compile, gpu=given.gpu))
     with compiling(needed, given.compile) as cubins:
         for number, one in enumerate(cubins.values(), 1):
             one.result()

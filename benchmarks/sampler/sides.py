@@ -74,7 +74,7 @@ class Side(Closing):
 
 @dataclass(frozen=True)
 class Clock:
-    """Events of a context, by which `graphs` and `launches` take times in a stream."""
+    """A stream of a context, in which `graphs` and `launches` take times."""
 
     context: Context
     stream: Stream

@@ -18,13 +18,14 @@ struct Side {
 
 // TILE_M rows of op(A) and TILE_N columns of op(B). TILE_K elements are 128 bytes, which is as wide as the swizzle. A
 // tile whose rows run along k (A, and B if it is stored transposed) is K-major and one box; the other kind is MN-major,
-// and has a box for 64 rows or columns. wgmma reads both kinds. The box of a B of 32 columns or fewer has 32, with the
-// 64-byte swizzle. (H200: 2% less time for such tiles. Three boxes of 32 for 96 columns took 3% more than two of 64.)
-template <class T, int TILE_M, int TILE_N, int TILE_K, bool A_MN = false, bool B_MN = true>
+// and has a box for 64 rows or columns. wgmma reads both kinds. B's boxes may have 32 columns, with the 64-byte swizzle.
+// (H200: for tiles of 32 columns or fewer 2% less time. Three boxes of 32 for 96 columns took 3% more than two of 64.)
+// With TURNS rows of a K-major tile that cannot be divided among the blocks of a cluster are loaded whole, in turns.
+template <class T, int TILE_M, int TILE_N, int TILE_K, bool A_MN = false, bool B_MN = true, int B_WIDE = 64,
+          bool TURNS = false>
 struct Stage16 {
     static_assert(TILE_K * sizeof(T) == 128, "a row of a box is as wide as the swizzle");
 
-    static constexpr int B_WIDE = TILE_N <= 32 ? 32 : 64;           // columns of a box
     static constexpr int B_BOXES = (TILE_N + B_WIDE - 1) / B_WIDE;  // the last one may reach beyond the tile
 
     T a[TILE_M][TILE_K];                                      // MN-major: for every 64 rows of op(A) a box of TILE_K rows
@@ -98,14 +99,15 @@ struct Stage16 {
 
     // Each of BLOCKS blocks of a cluster, APART from one another, loads a part of a tile of EXTENT rows or columns, for all
     // of them: rows of a K-major tile, boxes of the other kind, or a part of each box's k where the boxes cannot be divided.
-    // Rows that cannot be divided (168 among four) are loaded whole, by another block for each stage.
+    // With TURNS rows that cannot be divided (168 among four) are loaded whole, by another block for each stage.
     template <int BLOCKS, int APART, bool MN, int EXTENT, int WIDE, class Map>
     __device__ static void load_part(T (*to)[64], const Map& map, int first, int k, Mbarrier* full, int rank)
     {
         constexpr int BOXES = (EXTENT + WIDE - 1) / WIDE;
         constexpr bool WHOLE = MN && BOXES % BLOCKS == 0;
         constexpr int LINES = MN ? TILE_K : EXTENT;  // of a box, or of all
-        constexpr bool IN_TURN = !WHOLE && LINES % (8 * BLOCKS) > 0;  // a part begins where the swizzle does
+        constexpr bool IN_TURN = !WHOLE && LINES % (8 * BLOCKS) > 0;
+        static_assert(!IN_TURN || TURNS && !MN, "a part begins where the swizzle does");
         constexpr int EACH = IN_TURN ? 0 : WHOLE ? BOXES / BLOCKS : LINES / BLOCKS;
         if (IN_TURN && k / TILE_K % BLOCKS != sharer<BLOCKS, APART>(rank)) return;
         #pragma unroll

@@ -82,7 +82,7 @@
 #define IN_FLIGHT (LARGE ? 8 : 16)
 #define AT_ONCE (LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
-typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
+typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB), BQ <= 32 ? 32 : 64> Stage;
 
 // The line of `total` stages, cut into pieces for `clusters` clusters. The first `longer` have one stage more.
 struct Line {

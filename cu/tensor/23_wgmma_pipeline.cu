@@ -28,7 +28,7 @@
 // block = "2 * ((BM % 64 == 0) * BM + (BM % 64 > 0) * BN) - 256 * (BM == 256) + 128"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4) + (CLUSTER == 8) * (10 * SMS // 88 * 8))"
-// where = ["BM % 64 == 0 and BN % 16 == 0 or BN == 64 or BN == 128 or BN == 192", "1008 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
+// where = ["BM % 64 == 0 and BN % 16 == 0 or BM % 8 == 0 and BM < 248 and (BN == 64 or BN == 128 or BN == 192)", "1008 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
 //          "BM + BN <= 384 + 32 * (BM == 256)",
 //          """STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) \
 //             <= 1536 + 128 * (BM == 256) - 128 * (BM == 192 or BM % 64 > 0 and BN == 192)""",
@@ -92,7 +92,7 @@
 #define SHARE_Q (ACROSS ? SHARE_A : SHARE_B)
 #define ROWS (BM * BN >= 192 * 192 ? 1 : 4)  // under way where TMA cannot store: sums of such a tile leave few registers
 
-typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
+typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB), 64, true> Stage;
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)

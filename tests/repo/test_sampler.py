@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ import pytest
 from fakes.cublaslt import Algorithm
 from harness.dispatch import choose
 from harness.emulator import Buffer, emulate
-from harness.errors import ContextLost, UsageError
+from harness.errors import ContextLost, HarnessError, UsageError
 from harness.kernels import spec
 from harness.kernels.compiler import compile_kernel
 from harness.kernels.dtypes import DTYPES
@@ -216,7 +218,9 @@ def test_trials_within_reach_of_the_best(rig: Rig, monkeypatch: pytest.MonkeyPat
     assert all(one == found[-1][: len(one)] for one in found)
     asked = ("--regret", "2", "--candidates", "1", "--trials", "1")
     _, rows = run(monkeypatch, tmp_path, {"bf16": [small]}, *asked, "--within", "-99")
-    assert rows == []
+    assert rows == [] and record.load(tmp_path / "r.json")["meta"]["within"] == -99
+    with pytest.raises(UsageError, match="begun with --within -99"):
+        run(monkeypatch, tmp_path, {"bf16": [small]}, "--resume")
     with pytest.raises(SystemExit):
         run(monkeypatch, tmp_path, {"bf16": [small]}, "--within", "10")
 
@@ -225,13 +229,23 @@ def test_trials_within_reach_of_the_best(rig: Rig, monkeypatch: pytest.MonkeyPat
 def test_many_draws_are_chosen_for_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     given = shapes.parsed(["--dtype", "bf16", "--draws", "24", "--regret", "4", "--seed", "7"])
     card: Any = {"gpu": "NVIDIA H200", "sms": 132, "arch": "sm_90a"}
-    alone = list(shapes.entries(given, Heuristics(""), **card))
+    alone = list(shapes.entries(given, Heuristics(""), set(), **card))
     monkeypatch.setattr(shapes, "_FEW", 8)
-    shared = list(shapes.entries(given, Heuristics(""), **card))
+    shared = list(shapes.entries(given, Heuristics(""), set(), **card))
     assert [one.row for one in shared] == [one.row for one in alone] and len(shared) == 24
     labels = [[[v.label for v in one.others] for one in found] for found in (shared, alone)]
     assert labels[0] == labels[1]
     assert len(alone[3].others) > len(alone[4].others) == 0
+    left = list(shapes.entries(given, Heuristics(""), {("bf16", n) for n in range(23)}, **card))
+    assert [one.draw.index for one in left] == [23]
+
+    class Killed:
+        def map(self, *_: Any, **__: Any) -> Any:
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(shapes, "processes", lambda _: nullcontext(Killed()))
+    with pytest.raises(HarnessError, match="was killed"):
+        list(shapes.entries(given, Heuristics(""), set(), **card))
 
 
 @pytest.mark.slow
