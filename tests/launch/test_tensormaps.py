@@ -138,6 +138,19 @@ def test_the_least_and_the_largest_boxes_are_taken() -> None:
         spec.parse(GOOD.replace("[64, 64], swizzle = 128", box), PATH).variant()
 
 
+@pytest.mark.parametrize("rows", [84, 248])
+def test_rows_that_no_tile_of_the_tensor_cores_has(rows: int) -> None:
+    with pytest.raises(UsageError, match="no parameter set of .* satisfies where"):
+        catalog.kernel("23").variant(BM=rows, BN=64, STAGES=8)
+
+
+def test_a_part_of_a_tile_begins_where_the_swizzle_does(cache: Cache) -> None:
+    """Three blocks cannot share boxes of 64 k, which would hang: the compiler refuses it."""
+    variant = catalog.kernel("23").variant(BM=64, BN=64, STAGES=8, CLUSTER=3)
+    with pytest.raises(BuildError, match="a part begins where the swizzle does"):
+        compiler.compile_kernel(variant, "sm_90a", cache)
+
+
 def test_a_users_problem_says_where_its_matrices_are(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from harness.problems.gemm import Gemm\nfrom harness.problems.protocol import Layout\n"

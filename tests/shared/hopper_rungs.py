@@ -47,6 +47,7 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "23_wgmma_pipeline",
         {"BM": 144, "BN": 128, "CLUSTER": 4, "ALONG_N": 2, "TRANSB": 1},
     ),
+    "23 of 32 columns": ("23_wgmma_pipeline", {"BN": 32, "STAGES": 8}),  # not listed, but allowed
     "23 in eights": ("23_wgmma_pipeline", {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 8, "TRANSB": 1}),
     "23 four by two": (
         "23_wgmma_pipeline",
