@@ -72,7 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Other limits would be other draws under the same numbers.
         vars(given).update({name: kept["meta"].get(name, default) for name, default in LIMITS.items()})
         if kept["meta"].get("within") != given.within:
-            begun = f"begun with --within {kept['meta'].get('within')}"
+            begun = (
+                f"begun with --within {kept['meta']['within']}"
+                if "within" in kept["meta"]
+                else "begun without --within"
+            )
             raise UsageError(begun, where=str(given.json), hint="go on with the options that it has in argv")
     elif given.json:
         record.check_writable(given.json)
@@ -107,12 +111,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--dtype", nargs="+", choices=list(GEMMS), default=list(DTYPES), help="default: %(default)s")
     add("--draws", type=positive, default=400, help="of each type (default: 400)")
     add("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
-    add(
-        "--seconds",
-        type=float,
-        default=300.0,
-        help="after which no draw begins, beside those to choose in (default: 300)",
-    )
+    add("--seconds", type=float, default=300.0, help="of measuring; no draw begins after them (default: 300)")
     add("--most", type=int, metavar="N", help="only products with at most N rows or columns")
     add("--madds", type=int, metavar="N", help="only those of at most N multiply-adds")
     add("--only", nargs="+", choices=CLASSES, metavar="CLASS", help=f"of {', '.join(CLASSES)}")

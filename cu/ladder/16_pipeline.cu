@@ -24,8 +24,8 @@
 // predict = ["seconds <= 0.95 of 14_warp_tiles at N=4096", "seconds < 1 of cuBLAS at N=4096"]
 //
 // [tensormaps]
-// A = {promotion = 128, box = ["BK", "BM"], where = "TRANSA"}
-// B = {promotion = 128, box = ["BK", "BN"], where = "not TRANSB"}
+// A = {box = ["BK", "BM"], where = "TRANSA"}
+// B = {box = ["BK", "BN"], where = "not TRANSB"}
 //
 // [params]
 // BM = [128]

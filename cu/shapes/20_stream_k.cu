@@ -36,8 +36,8 @@
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
 // [tensormaps]
-// A = {promotion = 128, box = ["BK", "BM"], where = "TRANSA"}
-// B = {promotion = 128, box = ["BK", "BN"], where = "not TRANSB"}
+// A = {box = ["BK", "BM"], where = "TRANSA"}
+// B = {box = ["BK", "BN"], where = "not TRANSB"}
 //
 // [params]
 // BM = [128, 64, 256]

@@ -289,7 +289,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                         const int box = begin + warp % 4 * BOXES + j;
                         if (box >= (BQ + 15) / 16) continue;
                         const unsigned row = own_q + 16 * box;
-                        const int rows = min(16, BQ - 16 * box);
+                        const int rows = HALF ? min(16, BQ - 16 * box) : 16;
                         if (!map_for_c) store_rows(row, group_p, N, Cs[warp][j], rows);
                         else if (lane == 0) store_box(row, group_p, Cs[warp][j], rows);
                     }

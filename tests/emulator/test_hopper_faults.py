@@ -446,7 +446,7 @@ FAULTS = [
         {"M": 144, "N": 512, "K": 200},
         ("all blocks load what one should in its turn",
          "if (IN_TURN && k / TILE_K % BLOCKS != sharer<BLOCKS, APART>(rank)) return;", "", "stage16.cuh"),
-        ("half a box is stored whole", "const int rows = min(16, BQ - 16 * box);", "const int rows = 16;"),
+        ("half a box is stored whole", "HALF ? min(16, BQ - 16 * box) : 16;", "16;"),
         ("half a box is not stored", "if (box >= (BQ + 15) / 16) continue;", "if (box >= BQ / 16) continue;"),
     ),
     *faults(
