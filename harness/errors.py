@@ -26,6 +26,8 @@ exit with INCONCLUSIVE_EXIT (3) and raise nothing.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Any
 
 INCONCLUSIVE_EXIT = 3
@@ -177,3 +179,10 @@ class OutOfMemory(DriverError):
 
 class ContextLost(DriverError):
     """A kernel faulted: nothing in this process's context works any more."""
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "parameters:") -> str:
+    """Return a hint for a misspelt `name`: the closest of the known ones, or all of them."""
+    if close := difflib.get_close_matches(name, known := list(known), n=1):
+        return f"did you mean {close[0]}?"
+    return f"{otherwise} {', '.join(known)}" if known else "it has no parameters"

@@ -5,8 +5,11 @@
 
 Give it the records and the `--before` that scripts/fit_model.py had, after that has written its constants:
 the trees learn what these leave. Times count the more the nearer they are to the draw's fastest, for only
-there an error changes a choice. The table is of three fits, each to two thirds of the draws, and tested on
-the others: how much longer than the fastest timed candidate the choice takes, by the model alone and
+there an error changes a choice. The first trees learn from all times, from before a kernel changed too: what
+a shape does to it mostly stays. The last ones learn what is left, from those of today's code.
+
+The table is of three fits, each to two thirds of the draws, and tested on the others, but for draws with
+earlier times: how much longer than the fastest timed candidate the choice takes, by the model alone and
 corrected. What is written is fitted to all of them.
 """
 
@@ -35,7 +38,7 @@ from harness.support import files
 TYPES = {"16 bits": ("bf16", "fp16"), "tf32": ("tf32",), "fp32": ("fp32",)}
 FOLDS = 3
 _NEAR = 0.25  # of the logarithm of times: what is so far from the fastest counts 1/e as much
-_TREES = 600
+_FIRST, _LAST = 400, 200  # trees
 _OPTIONS = {
     "objective": "l2",
     "learning_rate": 0.15,
@@ -49,14 +52,18 @@ _OPTIONS = {
 }
 
 
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
 @dataclass(frozen=True)
 class Sample:
-    """Times of one type, a row each: features, draws as numbers, modelled and measured cycles."""
+    """Times of one type, a row each: features, draws as numbers, modelled and measured cycles, if earlier."""
 
     rows: Vector
     draws: np.ndarray[Any, np.dtype[np.int64]]
     modelled: Vector
     measured: Vector
+    earlier: Flags
 
     @property
     def errors(self) -> Vector:
@@ -73,9 +80,9 @@ class Sample:
         np.minimum.at(best, self.draws, self.measured)
         return np.asarray(best[self.draws])
 
-    def only(self, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Sample:
+    def only(self, chosen: Flags) -> Sample:
         """Return some of the rows."""
-        return Sample(self.rows[chosen], self.draws[chosen], self.modelled[chosen], self.measured[chosen])
+        return Sample(*(column[chosen] for column in vars(self).values()))
 
     def regrets(self, cycles: Vector) -> Vector:
         """Return for each draw how much longer than the fastest the one with the least `cycles` takes."""
@@ -91,7 +98,8 @@ def sampled(times: Sequence[Time], dtypes: Sequence[str]) -> Sample:
     for time in times:
         if time.key[0] in dtypes and time.batch == 1:
             by_key[time.key].append(time)
-    rows, draws, modelled, measured = [], [], [], []
+    rows, draws, modelled = [], [], []
+    found = list[Time]()
     for key, some in by_key.items():
         for time, cycles in zip(some, fit_model.all_predicted(known[key], some), strict=True):
             one = replace(known[key], variant=time.variant, dram=time.dram)
@@ -99,21 +107,28 @@ def sampled(times: Sequence[Time], dtypes: Sequence[str]) -> Sample:
             rows.append(described(one, (*time.shape, time.sms), **about))
             draws.append(numbers.setdefault(time.draw, len(numbers)))
             modelled.append(cycles)
-            measured.append(time.cycles)
-    return Sample(np.array(rows), np.array(draws), np.array(modelled), np.array(measured))
+            found.append(time)
+    measured, earlier = (np.array([getattr(t, name) for t in found]) for name in ("cycles", "earlier"))
+    return Sample(np.array(rows), np.array(draws), np.array(modelled), measured, earlier)
 
 
-def boosted(sample: Sample, trees: int = _TREES) -> lightgbm.Booster:
-    """Return trees that are fitted to a sample."""
+def boosted(sample: Sample, first: int = _FIRST, last: int = _LAST) -> list[lightgbm.Booster]:
+    """Return trees whose sum is fitted: the first to a whole sample, the last to what is left of today."""
     data = lightgbm.Dataset(sample.rows, sample.errors, weight=sample.weights)
-    return lightgbm.train(dict(_OPTIONS), data, num_boost_round=trees)
+    all_of_it = lightgbm.train(dict(_OPTIONS), data, num_boost_round=first)
+    today = ~sample.earlier
+    before = np.asarray(all_of_it.predict(sample.rows[today]))
+    rest = lightgbm.Dataset(
+        sample.rows[today], sample.errors[today], weight=sample.weights[today], init_score=before
+    )
+    return [all_of_it, lightgbm.train(dict(_OPTIONS), rest, num_boost_round=last)]
 
 
-def grown(sample: Sample, trees: int = _TREES) -> dict[str, Any]:
+def grown(sample: Sample, first: int = _FIRST, last: int = _LAST) -> dict[str, Any]:
     """Return the arrays of trees that are fitted to a sample, as `corrections.unpacked` reads them."""
-    booster = boosted(sample, trees)
+    trees = [tree for b in boosted(sample, first, last) for tree in b.dump_model()["tree_info"]]
     nodes, sizes, depths = list[tuple[int, float, float]](), [], []
-    for tree in booster.dump_model()["tree_info"]:
+    for tree in trees:
         flat = list(flattened(tree["tree_structure"]))
         nodes += [node for node, _ in flat]
         sizes.append(len(flat))
@@ -141,15 +156,20 @@ def flattened(root: Mapping[str, Any]) -> Iterator[tuple[tuple[int, float, float
         waiting += [(node["left_child"], depth + 1), (node["right_child"], depth + 1)]
 
 
-def tested(sample: Sample, trees: int = _TREES) -> tuple[Vector, Vector]:
-    """Return the regrets of all draws by the model and corrected, each by a fit to other draws."""
+def tested(sample: Sample, first: int = _FIRST, last: int = _LAST) -> tuple[Vector, Vector]:
+    """Return the regrets of draws by the model and corrected, each by a fit to other draws.
+
+    They are those with no earlier times, which would be compared with those of today.
+    """
+    mixed = np.isin(sample.draws, sample.draws[sample.earlier])
     part = np.random.default_rng(1).permutation(int(sample.draws.max()) + 1)[sample.draws] % FOLDS
     before, after = [], []
     for fold in range(FOLDS):
-        own = sample.only(part == fold)
-        booster = boosted(sample.only(part != fold), trees)
+        own = sample.only((part == fold) & ~mixed)
+        both = boosted(sample.only(part != fold), first, last)
+        errors = sum(np.asarray(booster.predict(own.rows)) for booster in both)
         before.append(own.regrets(own.modelled))
-        after.append(own.regrets(own.modelled * np.exp(np.asarray(booster.predict(own.rows)))))
+        after.append(own.regrets(own.modelled * np.exp(errors)))
     return np.concatenate(before), np.concatenate(after)
 
 
@@ -161,12 +181,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("results", nargs="+", type=Path, help="records of draws")
     parser.add_argument("--mapped", nargs="+", type=Path, default=[], help="older ones, as of fit_model.py")
     parser.add_argument("--before", **fit_model.BEFORE)
-    parser.add_argument("--write", action="store_true", help="write corrections.npz")
+    parser.add_argument(
+        "--types", nargs="+", choices=TYPES, default=list(TYPES), help="fit these alone (all)"
+    )
+    parser.add_argument("--write", action="store_true", help="write corrections.npz; other types' trees stay")
     given = parser.parse_args(arguments)
     times = fit_model.times(given.results, fit_model.candidates(), given.mapped, given.before)
-    cells, written = [], dict[str, Any]()
-    for name, dtypes in TYPES.items():
-        sample = sampled(times, dtypes)
+    with np.load(corrections.FILE) as arrays:
+        cells, written = [], dict[str, Any](arrays)
+    for name in given.types:
+        sample = sampled(times, TYPES[name])
         for label, regrets in zip(("model", "corrected"), tested(sample), strict=True):
             shown = (f"{100 * x:.1f}%" for x in (regrets.mean(), np.percentile(regrets, 95), regrets.max()))
             cells.append([name, label, str(len(regrets)), *shown])

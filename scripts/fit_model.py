@@ -72,7 +72,8 @@ Vector = NDArray[np.float64]
 class Time:
     """One candidate's time for a product, in cycles at the rated clock. `draw` tells the products apart.
 
-    `variant` is what was timed: the candidate's, compiled for a layout.
+    `variant` is what was timed: the candidate's, compiled for a layout. `earlier` times are of another
+    version of its code, or of another number of stages: they say what a shape changes, not what a time is.
     """
 
     draw: tuple[str, int]
@@ -85,6 +86,7 @@ class Time:
     dram: float
     cycles: float
     batch: int = 1
+    earlier: bool = False
 
 
 # --before, of this script and of fit_corrections.py.
@@ -93,7 +95,7 @@ BEFORE: dict[str, Any] = {
     "action": "append",
     "default": [],
     "metavar": ("KERNEL[:odd]", "FILE"),
-    "help": "records from before a kernel changed: its times in them are left out, or with :odd those of "
+    "help": "records from before a kernel changed: its times in them are earlier ones, or with :odd those of "
     "products whose results have rows that begin anywhere",
 }
 
@@ -128,13 +130,13 @@ def times(
     """Return the times of candidates in records of benchmarks/shapes.py and benchmarks/batches.py.
 
     Of the files `mapped` only draws count whose operands both have tensor maps. Each of `before` is a kernel
-    and files whose times of it are of another version of its code, and are left out. Where ``:odd`` follows
-    its name they are only if rows of the result are not all at multiples of 16 bytes. Raises UsageError if a
-    file is another kind of record, if one of `before` is not read or has no such times, or if no times are
-    found at all.
+    and files whose times of it are of another version of its code: `Time.earlier`. Where ``:odd`` follows its
+    name they are only if rows of the result are not all at multiples of 16 bytes. So are times with a number
+    of stages for which there is no candidate, but one that takes as many as fit. Raises UsageError if a file
+    is another kind of record, if one of `before` is not read or has no such times, or if no times are found.
     """
     older = {(kernel, Path(name)) for kernel, *names in before for name in names}
-    left_out = set()
+    seen = set()
     if bare := [kernel for kernel, *names in before if not names]:
         raise UsageError(f"--before {bare[0]} names no record", hint=_WHOSE)
     found = []
@@ -156,17 +158,18 @@ def times(
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
                 names = one["kernel"], *((one["kernel"] + _ODD,) if odd else ())
-                if changed := {(name, path) for name in names} & older:
-                    left_out |= changed
-                    continue
+                changed = {(name, path) for name in names} & older
+                seen |= changed
                 params = {**defaults(one["kernel"]), **one["params"]}
                 # Of 3xtf32 and the like it may be a kernel of another type.
-                key = key_of(kernel_of(one["kernel"]).dtype, one["kernel"], params)
+                key = own = key_of(kernel_of(one["kernel"]).dtype, one["kernel"], params)
+                if key not in known and "STAGES" in params:
+                    key = key_of(key[0], one["kernel"], {**params, "STAGES": 0})
                 if key in known:
-                    flips = {name: value for name, value in params.items() if name in LAYOUT}
                     given = known[key].variant
+                    timed = {name: value for name, value in params.items() if name in (*LAYOUT, "STAGES")}
                     laid_out = variants.setdefault(
-                        (key, str(flips)), replace(given, params={**given.params, **flips})
+                        (own, str(timed)), replace(given, params={**given.params, **timed})
                     )
                     found.append(
                         Time(
@@ -180,10 +183,11 @@ def times(
                             dram=dram,
                             cycles=one["seconds"] * gpu["clock_hz"],
                             batch=row.get("size", 1),
+                            earlier=bool(changed) or key != own,
                         )
                     )
-    for kernel, path in sorted(older - left_out):
-        raise UsageError(f"no times of {kernel} to leave out of this record", where=str(path), hint=_WHOSE)
+    for kernel, path in sorted(older - seen):
+        raise UsageError(f"no times of {kernel} in this record", where=str(path), hint=_WHOSE)
     if not found:
         raise UsageError("no times of candidates", hint=_HINT)
     return found
@@ -391,7 +395,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not 0 < given.test < 1:
         parser.error("--test is a share between 0 and 1")
     known, table = candidates(), shipped_table.contents()
-    fit, test = parted(times(given.files, known, given.mapped, given.before), given.test, given.seed)
+    measured = times(given.files, known, given.mapped, given.before)
+    fit, test = parted([time for time in measured if not time.earlier], given.test, given.seed)
     if not fit or not test:
         raise UsageError("too few draws to fit some and test others", hint="more draws, or another --test")
     alone = {key: one for key, one in known.items() if one.variant.kernel.name in given.kernels}

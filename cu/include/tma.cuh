@@ -10,6 +10,19 @@
 // A CUtensorMap, as a kernel parameter. A matrix can have one if aligned16() holds.
 struct __align__(64) TensorMap { unsigned long long opaque[16]; };
 
+// Return true in one thread of the warp, the same one each time. All threads of the warp call it, in the condition of the
+// branch that uses TMA: then the compiler knows that one thread is active, and takes the operands of TMA from uniform
+// registers. With a condition on threadIdx.x it writes a loop around each TMA instruction, over the operands that the
+// active threads might have, and a producer takes some 280 cycles for a stage of two boxes (H200). See docs/notes/23.
+__device__ inline bool elect_one()
+{
+    unsigned elected;
+    asm volatile("{ .reg .pred p;"
+                 "  elect.sync _|p, 0xffffffff;"
+                 "  selp.u32 %0, 1, 0, p; }" : "=r"(elected));
+    return elected;
+}
+
 // Load the map into its cache, so that the first box need not wait for it.
 __device__ inline void prefetch_tensormap(const TensorMap& map)
 {

@@ -83,7 +83,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
 
     const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
     if (self >= CONSUMERS) launch_dependents();
-    if (self == CONSUMERS) {
+    if (warp == CONSUMERS / 32 && elect_one()) {
         // A warpgroup arrives as one.
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {
             if (maps) wait_for_prerequisites();  // the consumers wait for what comes after it
@@ -100,7 +100,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
 
     if (self >= CONSUMERS) {
         int stage = 0, parity = 1;
-        if (maps && self == CONSUMERS) {
+        if (maps && warp == CONSUMERS / 32 && elect_one()) {
             ++stage;
             for (int step = begin + 1; step < end; ++step) {
                 mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
@@ -113,7 +113,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
             for (int step = begin; step < end; ++step) {
                 const int k = step * BK;
                 mbarrier_wait(empty + stage, parity);
-                if (self == CONSUMERS)
+                if (warp == CONSUMERS / 32 && elect_one())
                     stages[stage].load(map_a, map_b, row, col, k, full + stage, map_for_a, map_for_b);
                 stages[stage].copy(A, B, row, col, k, M, N, K, lda, ldb, map_for_a, map_for_b);
                 mbarrier_arrive(full + stage);

@@ -25,9 +25,8 @@
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
 // where = ["(ACROSS * BN + (1 - ACROSS) * BM) % 64 == 0", "ACROSS * BN + (1 - ACROSS) * BM <= 192",
-//          "ACROSS * BN + (1 - ACROSS) * BM <= 128 or BM * BN == 24576", "1024 <= STAGES * (BM + BN)",
-//          "STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) <= 1792"]
-// shared = "STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16)"
+//          "ACROSS * BN + (1 - ACROSS) * BM <= 128 or BM * BN == 24576", "1024 <= DEEP * (BM + BN)", "DEEP * LINES <= 1792"]
+// shared = "DEEP * (128 * LINES + 16)"
 // cooperative = true
 // workspace = "16 * SMS + 4 * SMS * BM * BN"
 // loads = "BM + BN"
@@ -35,6 +34,10 @@
 //          "UTMALDG", "no LDL", "no STL"]
 // claim = "128 busy SMs where clusters of 6 keep 96 busy: 16 tiles, each shared by 8 blocks."
 // predict = ["seconds <= 0.9 of 26_wgmma_split at M=512 N=512 K=16384"]
+//
+// [names]
+// LINES = "BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)"  # of 128 bytes, in a stage
+// DEEP = "STAGES + (STAGES == 0) * (1792 // LINES)"  # 0: as many as fit
 //
 // [tensormaps]
 // # Of what the blocks of a cluster share each loads a part, as in 23: rows, whole boxes, or a part of each box's k.
@@ -46,7 +49,7 @@
 // [params]
 // BM = [128, 64, 80, 96, 112, 144, 160, 176, 192, 208, 224, 256]
 // BN = [128, 64, 80, 96, 112, 144, 160, 176, 192, 208, 224, 256]
-// STAGES = [6, 4, 8, 12, 5, 3]
+// STAGES = [6, 0, 4, 8, 12, 5, 3]
 // CLUSTER = [2, 1]
 // ACROSS = [0, 1]
 // TRANSA = [0, 1]
@@ -72,6 +75,7 @@
 #define QUADS (BQ / 8)      // of a thread's sums, each two of Q at two places of P
 
 typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB)> Stage;
+constexpr int DEEP = STAGES ? STAGES : 1792 * 128 / sizeof(Stage);  // stages
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -85,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
-    auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
+    auto full = (Mbarrier*)(stages + DEEP), empty = full + DEEP;
 
     unsigned* counters = workspace;  // for each tile: how many blocks have written their sums
     auto parts = (float4(*)[QUADS][CONSUMERS])(workspace + 4 * gridDim.x);  // the sums of each block
@@ -108,9 +112,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (first >= min(tiles, step)) return;  // more SMs than shares
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
-    if (self == CONSUMERS) {
+    if (warp == CONSUMERS / 32 && elect_one()) {
         // A warpgroup arrives as one, in all blocks.
-        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
+        init_stage_barriers<DEEP>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             stages[0].load_own<CLUSTER>(*p.map, *q.map, p_of(first), q_of(first), rank * BK, full);
         });
@@ -124,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (BP == 128) setmaxnreg_dec<104>();
         if (BP == 192) setmaxnreg_dec<80>();
         int parity = 1;
-        if (maps && self == CONSUMERS) {
+        if (maps && warp == CONSUMERS / 32 && elect_one()) {
             stages[0].load_rest<CLUSTER>(*p.map, *q.map, p_of(first), q_of(first), rank * BK, full, place);
             ++stage;
             for (unsigned tile = first; tile < tiles; tile += step)
@@ -132,22 +136,22 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
                     stages[stage].load<CLUSTER>(*p.map, *q.map, p_of(tile), q_of(tile), part * BK, full + stage, true,
                                                 true, place);
-                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                    if (++stage == DEEP) stage = 0, parity ^= 1;
                 }
         }
         if (!maps)  // in a loop of its own, as in 23
             for (unsigned tile = first; tile < tiles; tile += step)
                 for (int part = rank; part < stages_of_k; part += sharers) {
                     mbarrier_wait(empty + stage, parity);
-                    if (self == CONSUMERS)
+                    if (warp == CONSUMERS / 32 && elect_one())
                         stages[stage].load<CLUSTER>(*p.map, *q.map, p_of(tile), q_of(tile), part * BK, full + stage,
                                                     p.mapped, q.mapped, place);
                     stages[stage].copy(p.from, q.from, p_of(tile), q_of(tile), part * BK, p.extent, q.extent, K, p.ld,
                                        q.ld, p.mapped, q.mapped);
                     mbarrier_arrive(full + stage);
-                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                    if (++stage == DEEP) stage = 0, parity ^= 1;
                 }
-        if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
+        if (CLUSTER > 1 && warp == CONSUMERS / 32 && elect_one()) producer_tail<DEEP>(empty, stage, parity);
         return;
     }
 
@@ -165,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
             if (part > rank) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;
-            if (++stage == STAGES) stage = 0, parity ^= 1;
+            if (++stage == DEEP) stage = 0, parity ^= 1;
         }
         wgmma_wait_all(sum);
         consumer_release<CLUSTER>(empty + last, self, warp);

@@ -22,10 +22,9 @@
 // block = "256 + 128 * (BM == 128 or BN == 128)"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
-// where = ["BM == 64 or BM == 128 or BN == 64 or BN == 128", "1024 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
-//          "BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0", "BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0",
-//          "STAGES * (BM + TRANSA * (-BM % (64 - 32 * (BM <= 32))) + BN + (1 - TRANSB) * (-BN % (64 - 32 * (BN <= 32)))) <= 1792"]
-// shared = "STAGES * (128 * (BM + TRANSA * (-BM % (64 - 32 * (BM <= 32))) + BN + (1 - TRANSB) * (-BN % (64 - 32 * (BN <= 32)))) + 16)"
+// where = ["BM == 64 or BM == 128 or BN == 64 or BN == 128", "1024 <= DEEP * (BM + BN)", "DEEP * LINES <= 1792", "ALONG_N < CLUSTER",
+//          "BM % (8 * SHARE_A) == 0", "BN % (8 * SHARE_B) == 0"]
+// shared = "DEEP * (128 * LINES + 16)"
 // workspace = "16 * SMS + SHARE * 8 * SMS * BM * BN"
 // programmatic = 1
 // loads = "BM + BN"
@@ -34,17 +33,24 @@
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "UTMALDG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Each SM reads 1/132 of the weight: 27 stages of 16 KB, where two of three SMs of rung 26 read 22 of 32 KB twice."
 //
+// [names]
+// WIDE_A = "64 - 32 * TRANSA * (BM <= 32)"  # columns of a box
+// WIDE_B = "64 - 32 * (1 - TRANSB) * (BN <= 32)"
+// LINES = "BM + TRANSA * (-BM % WIDE_A) + BN + (1 - TRANSB) * (-BN % WIDE_B)"  # of 128 bytes, in a stage
+// DEEP = "STAGES + (STAGES == 0) * (1792 // LINES)"  # 0: as many as fit
+// SHARE_B = "max(ALONG_N, (ALONG_N == 0) * CLUSTER)"
+// SHARE_A = "CLUSTER // SHARE_B"
+// K_OF_A = "1 + ((BM + 63) // 64 % SHARE_A > 0) * (SHARE_A - 1)"  # parts of 64 of k: as in 23
+// K_OF_B = "1 + ((BN + 63) // 64 % SHARE_B > 0) * (SHARE_B - 1)"
+//
 // [tensormaps]
-// # As in 23; of 32 columns or fewer a box has 32.
-// A = {swizzle = "128 - 64 * TRANSA * (BM <= 32)", promotion = "256 - 128 * TRANSA", box = ["""(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) \
-//                + TRANSA * 64 // (1 + ((BM + 63) // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", "64 - 32 * TRANSA * (BM <= 32)"]}
-// B = {swizzle = "128 - 64 * (1 - TRANSB) * (BN <= 32)", promotion = "128 + 128 * TRANSB", box = ["""TRANSB * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
-//                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", "64 - 32 * (1 - TRANSB) * (BN <= 32)"]}
+// A = {swizzle = "2 * WIDE_A", promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // SHARE_A + TRANSA * 64 // K_OF_A", "WIDE_A"]}
+// B = {swizzle = "2 * WIDE_B", promotion = "128 + 128 * TRANSB", box = ["TRANSB * BN // SHARE_B + (1 - TRANSB) * 64 // K_OF_B", "WIDE_B"]}
 //
 // [params]
 // BM = [128, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 144, 160, 192]
 // BN = [64, 8, 16, 24, 32, 40, 48, 56, 80, 96, 112, 128, 144, 160, 192]
-// STAGES = [8, 12, 6, 5]
+// STAGES = [8, 0, 12, 6, 5]
 // SHARE = [1, 0]
 // CLUSTER = [1, 2, 4]
 // ALONG_N = [0, 1, 2]
@@ -83,6 +89,7 @@
 #define AT_ONCE (LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
 typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB), BQ <= 32 ? 32 : 64> Stage;
+constexpr int DEEP = STAGES ? STAGES : 1792 * 128 / sizeof(Stage);  // stages
 
 // The line of `total` stages, cut into pieces for `clusters` clusters. The first `longer` have one stage more.
 struct Line {
@@ -109,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     extern __shared__ __align__(1024) unsigned char memory[];
     __shared__ bool came_last;
     const auto stages = (Stage*)memory;
-    auto full = (Mbarrier*)(stages + STAGES), empty = full + STAGES;
+    auto full = (Mbarrier*)(stages + DEEP), empty = full + DEEP;
 
     const Side<ELEMENT> a = {&map_a, A, lda, M, aligned16(A, lda)}, b = {&map_b, B, ldb, N, aligned16(B, ldb)};
     const Side<ELEMENT> p = ACROSS ? b : a, q = ACROSS ? a : b;
@@ -130,16 +137,15 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto q_of = [&](unsigned tile) { return (tile % tiles_q * SHARE_P + rank / SHARE_Q) * BQ; };
 
     const int self = threadIdx.x, lane = self % 32, warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
-    const auto load = [&](unsigned at, int stage) {
-        const unsigned tile = at / stages_of_k, k = at % stages_of_k * BK;
+    const auto load = [&](unsigned tile, unsigned k, int stage) {
         stages[stage].load<SHARE_Q, SHARE_P>(*p.map, *q.map, p_of(tile), q_of(tile), k, full + stage, p.mapped, q.mapped,
                                              rank);
     };
     const unsigned first_tile = begin / stages_of_k, first_k = begin % stages_of_k * BK;
     if (self >= CONSUMERS) launch_dependents();
-    if (self == CONSUMERS) {
+    if (warp == CONSUMERS / 32 && elect_one()) {
         // A warpgroup arrives as one, in all blocks.
-        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
+        init_stage_barriers<DEEP>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
             stages[0].load_own<SHARE_Q, SHARE_P>(*p.map, *q.map, p_of(first_tile), q_of(first_tile), first_k, full);
@@ -151,13 +157,15 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     if (self >= CONSUMERS) {
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
-        if (maps && self == CONSUMERS) {
+        if (maps && warp == CONSUMERS / 32 && elect_one()) {
             stages[0].load_rest<SHARE_Q, SHARE_P>(*p.map, *q.map, p_of(first_tile), q_of(first_tile), first_k, full, rank);
             ++stage;
+            unsigned tile = first_tile, part = begin % stages_of_k;  // a division for each stage would take as long as its loads
             for (unsigned at = begin + 1; at < end; ++at) {
+                if (++part == stages_of_k) part = 0, ++tile;
                 mbarrier_wait(empty + stage, parity);  // what was there has been multiplied
-                load(at, stage);
-                if (++stage == STAGES) stage = 0, parity ^= 1;
+                load(tile, part * BK, stage);
+                if (++stage == DEEP) stage = 0, parity ^= 1;
             }
         }
         if (!maps) wait_for_prerequisites();
@@ -165,13 +173,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (unsigned at = begin; at < end; ++at) {
                 const unsigned tile = at / stages_of_k, k = at % stages_of_k * BK;
                 mbarrier_wait(empty + stage, parity);
-                if (self == CONSUMERS) load(at, stage);
+                if (warp == CONSUMERS / 32 && elect_one()) load(tile, k, stage);
                 stages[stage].copy(p.from, q.from, p_of(tile), q_of(tile), k, p.extent, q.extent, K, p.ld, q.ld,
                                    p.mapped, q.mapped);
                 mbarrier_arrive(full + stage);
-                if (++stage == STAGES) stage = 0, parity ^= 1;
+                if (++stage == DEEP) stage = 0, parity ^= 1;
             }
-        if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
+        if (CLUSTER > 1 && warp == CONSUMERS / 32 && elect_one()) producer_tail<DEEP>(empty, stage, parity);
         return;
     }
 
@@ -190,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
             if (now > first) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;
-            if (++stage == STAGES) stage = 0, parity ^= 1;
+            if (++stage == DEEP) stage = 0, parity ^= 1;
         }
         wgmma_wait_all(sum);
         consumer_release<CLUSTER>(empty + last, self, warp);

@@ -25,39 +25,44 @@
 // dtype = ["bf16", "fp16"]
 // aliases = {fp16 = "24_wgmma_fp16"}
 // min_arch = "sm_90a"
-// block = "2 * ((BM % 64 == 0) * BM + (BM % 64 > 0) * BN) - 256 * (BM == 256) + 128"
+// block = "CONSUMERS + 128"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4) + (CLUSTER == 8) * (10 * SMS // 88 * 8))"
-// where = ["BM % 64 == 0 and BN % 16 == 0 or BM % 8 == 0 and BM < 248 and (BN == 64 or BN == 128 or BN == 192)", "1008 <= STAGES * (BM + BN)", "ALONG_N < CLUSTER",
-//          "BM + BN <= 384 + 32 * (BM == 256)",
-//          """STAGES * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) \
-//             <= 1536 + 128 * (BM == 256) - 128 * (BM == 192 or BM % 64 > 0 and BN == 192)""",
-//          "CLUSTER % max(ALONG_N, 1) == 0"]
-// shared = """STAGES * (128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16) + 256 * (BM % 64 > 0) * BN \
-//             + 128 * (BM % 64 == 0) * min(BM, 128 + BM % 256) * (1 + (BN > 64) * (BM < 256))"""
+// where = ["ACROSS and BM < 248 and BN % 64 == 0 or BM % 64 == 0 and BN % 16 == 0", "BM % 8 == 0", "1008 <= DEEP * (BM + BN)",
+//          "BM + BN <= 384 + 32 * (P == 256)", "DEEP * STAGE + BOXES <= 232448", "ALONG_N < CLUSTER", "CLUSTER % max(ALONG_N, 1) == 0"]
+// shared = "DEEP * STAGE + BOXES * (1 + (Q > 64 and P < 256 and DEEP * STAGE + 2 * BOXES <= 232448))"
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "wgmma"
-// sass  = ["HGMMA == 4 if BM < 256", "HGMMA in loop == 4 if BM < 256", "HGMMA == 8 if BM == 256",
-//          "HGMMA in loop == 8 if BM == 256", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM",
-//          "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4 if P < 256", "HGMMA in loop == 4 if P < 256", "HGMMA == 8 if P == 256", "HGMMA in loop == 8 if P == 256",
+//          "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM", "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Nothing in the loop but four products, two mbarriers and the address of a stage."
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
+// [names]
+// ACROSS = "BM % 64 > 0"
+// P = "(1 - ACROSS) * BM + ACROSS * BN"  # the side of which a warpgroup multiplies 64 at a time, and the other one
+// Q = "(1 - ACROSS) * BN + ACROSS * BM"
+// CONSUMERS = "2 * P - 256 * (P == 256)"
+// BOXES = "64 * CONSUMERS"  # bytes: a box of C of each warp. There are two if a tile has so many and they fit
+// STAGE = "128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16"
+// DEEP = "STAGES + (STAGES == 0) * ((232448 - BOXES) // STAGE)"  # 0: as many as fit
+// SHARE_B = "max(ALONG_N, (ALONG_N == 0) * CLUSTER)"
+// SHARE_A = "CLUSTER // SHARE_B"
+// OF_A = "1 + (BM % (8 * SHARE_A) == 0) * (SHARE_A - 1)"  # parts of a K-major tile: one where its rows cannot be divided
+// OF_B = "1 + (BN % (8 * SHARE_B) == 0) * (SHARE_B - 1)"
+// K_OF_A = "1 + ((BM + 63) // 64 % SHARE_A > 0) * (SHARE_A - 1)"  # and of 64 of k: where the blocks cannot have as many whole boxes each
+// K_OF_B = "1 + ((BN + 63) // 64 % SHARE_B > 0) * (SHARE_B - 1)"
+//
 // [tensormaps]
-// # K-major: the rows that a block loads, a part of a tile that it shares, or all where these cannot be divided. Else 64 of k, or a part of these where the
-// # blocks of a cluster cannot have as many whole boxes each.
-// A = {promotion = "256 - 128 * TRANSA", box = ["""(1 - TRANSA) * BM // (1 + (BM % (8 * (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))) == 0) \
-//                                           * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1)) \
-//                + TRANSA * 64 // (1 + ((BM + 63) // 64 % (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) > 0) * ((CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) - 1))""", 64], swizzle = 128}
-// B = {promotion = "128 + 128 * TRANSB", box = ["""TRANSB * BN // (1 + (BN % (8 * max(ALONG_N, (ALONG_N == 0) * CLUSTER)) == 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1)) \
-//                + (1 - TRANSB) * 64 // (1 + ((BN + 63) // 64 % max(ALONG_N, (ALONG_N == 0) * CLUSTER) > 0) * (max(ALONG_N, (ALONG_N == 0) * CLUSTER) - 1))""", 64], swizzle = 128}
+// A = {promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // OF_A + TRANSA * 64 // K_OF_A", 64], swizzle = 128}
+// B = {promotion = "128 + 128 * TRANSB", box = ["TRANSB * BN // OF_B + (1 - TRANSB) * 64 // K_OF_B", 64], swizzle = 128}
 // C = {box = ["16 - BM % 16", 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 64, 192, 256, 72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160, 168, 176, 184, 200, 208, 216, 224, 232, 240]
+// BM = [128, 64, 192, 256, 40, 48, 56, 72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160, 168, 176, 200, 208, 224, 232, 240]
 // BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240]
-// STAGES = [4, 3, 5, 6, 8, 12]
+// STAGES = [4, 0, 3, 5, 6, 8, 12]
 // CLUSTER = [1, 2, 4, 8]
 // ALONG_N = [0, 1, 2, 4]
 // GROUP = [8, 1, 2, 4]
@@ -85,7 +90,6 @@
 #define CONSUMERS (2 * BP / HALVES)    // threads; the producers follow them
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
 #define HALF (BQ % 16)       // rows of the last box where that is no whole one; TMA stores all boxes as halves then
-#define BOXES (BQ > 64 && HALVES == 1 ? 2 : 1)  // for the results of a warp
 #define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
 #define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
 #define SHARE_P (ACROSS ? SHARE_B : SHARE_A)
@@ -93,6 +97,9 @@
 #define ROWS (BM * BN >= 192 * 192 ? 1 : 4)  // under way where TMA cannot store: sums of such a tile leave few registers
 
 typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB), 64, true> Stage;
+constexpr int MOST_SHARED = 232448, OF_STAGE = sizeof(Stage) + 2 * sizeof(Mbarrier), OF_BOXES = 64 * CONSUMERS;  // bytes
+constexpr int DEEP = STAGES ? STAGES : (MOST_SHARED - OF_BOXES) / OF_STAGE;  // stages
+constexpr int BOXES = BQ > 64 && HALVES == 1 && DEEP * OF_STAGE + 2 * OF_BOXES <= MOST_SHARED ? 2 : 1;  // of a warp
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -107,8 +114,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
     const auto stages = (Stage*)memory;
-    const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + STAGES);  // of each warp
-    auto full = (Mbarrier*)(Cs + CONSUMERS / 32), empty = full + STAGES;
+    const auto Cs = (ELEMENT(*)[BOXES][16][64])(stages + DEEP);  // of each warp
+    auto full = (Mbarrier*)(Cs + CONSUMERS / 32), empty = full + DEEP;
 
     // The blocks of a cluster take tiles along P first, then along Q: one above the other first, then side by side.
     const int rank = blockIdx.x % CLUSTER;
@@ -139,10 +146,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     };
     Place place = {};
     if (self >= CONSUMERS) launch_dependents();
-    if (self == CONSUMERS) {
+    if (warp == CONSUMERS / 32 && elect_one()) {
         place = place_of(first);  // now: its divisions take as long as the barriers
         // A warpgroup arrives as one, in all blocks.
-        init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
+        init_stage_barriers<DEEP>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
             stages[0].load_own<SHARE_Q, SHARE_P>(map_of_p(place.matrix), map_of_q(place.matrix), place.p, place.q, 0, full);
@@ -157,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         if (BP == 192) setmaxnreg_dec<80>();
         if (BP == 256) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
-        if (maps && self == CONSUMERS) {
+        if (maps && warp == CONSUMERS / 32 && elect_one()) {
             stages[0].load_rest<SHARE_Q, SHARE_P>(map_of_p(place.matrix), map_of_q(place.matrix), place.p, place.q, 0, full,
                                                   rank);
             ++stage;
@@ -167,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     mbarrier_wait(empty + stage, parity);  // what was there has been multiplied, in all blocks
                     stages[stage].load<SHARE_Q, SHARE_P>(map_of_p(place.matrix), map_of_q(place.matrix), place.p, place.q,
                                                          K - left, full + stage, true, true, rank);
-                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                    if (++stage == DEEP) stage = 0, parity ^= 1;
                 }
             }
         }
@@ -180,15 +187,15 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 for (int left = K; left > 0; left -= BK) {
                     const int k = K - left;
                     mbarrier_wait(empty + stage, parity);
-                    if (self == CONSUMERS)
+                    if (warp == CONSUMERS / 32 && elect_one())
                         stages[stage].load<SHARE_Q, SHARE_P>(map_of_p(matrix), map_of_q(matrix), at_p, at_q, k, full + stage,
                                                              p.mapped, q.mapped, rank);
                     stages[stage].copy(from_p, from_q, at_p, at_q, k, p.extent, q.extent, K, p.ld, q.ld, p.mapped, q.mapped);
                     mbarrier_arrive(full + stage);
-                    if (++stage == STAGES) stage = 0, parity ^= 1;
+                    if (++stage == DEEP) stage = 0, parity ^= 1;
                 }
             }
-        if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
+        if (CLUSTER > 1 && warp == CONSUMERS / 32 && elect_one()) producer_tail<DEEP>(empty, stage, parity);
         return;
     }
 
@@ -212,7 +219,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
             if (left < K) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;
-            if (++stage == STAGES) stage = 0, parity ^= 1;
+            if (++stage == DEEP) stage = 0, parity ^= 1;
         }
         wgmma_wait_all(sums);
         consumer_release<CLUSTER>(empty + last, self, warp);

@@ -134,7 +134,7 @@ extern "C" __global__ void
     const bool b_mapped = aligned16(B, ldb) && ON_UNITS(STRIDE_B, sizeof(float)), maps = a_mapped && b_mapped;
     Corner corner = {};
     if (warp >= CONSUMERS / 32) launch_dependents();
-    if (self == CONSUMERS) {
+    if (warp == CONSUMERS / 32 && elect_one()) {
         prefetch_tensormap(map_a), prefetch_tensormap(map_b);
         corner = corner_of(first_tile);  // now: its divisions take as long as the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -163,11 +163,10 @@ extern "C" __global__ void
                     tma_load_shared<SHARE_B, 1>(place, Bs[stage][n / 32], of_b, k, at.col + n, full + stage);
         };
         int stage = 0, parity = 1, turn = 0;
-        if (maps && self != CONSUMERS) return;
+        if (maps && warp != CONSUMERS / 32) return;
         wait_for_prerequisites();  // the consumers wait for what comes after it
-        if (maps)
-            for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
-                if (tile > first_tile) corner = corner_of(tile);
+        if (maps && elect_one())
+            for (unsigned tile = first_tile; tile < tiles; tile += at_once, corner = corner_of(tile)) {
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
                     mbarrier_wait(empty + stage, parity);  // the consumers have read what was there
@@ -175,7 +174,7 @@ extern "C" __global__ void
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
-        else  // in a loop of its own, as in 23; four warps take turns
+        if (!maps)  // in a loop of its own, as in 23; four warps take turns
             for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
                 const Corner at = corner_of(tile);
                 const auto [row, col, matrix] = at;
@@ -197,14 +196,14 @@ extern "C" __global__ void
                                 copy_box_swizzled<BK, 1, 32>(Bs[stage][n / 32], own_b + (long long)k * ldb + col + n,
                                                              ldb, K - k, N - col - n, 0);
                         fence_proxy_async();
-                        if (lane == 0) fetch(stage, at, k, a_mapped, b_mapped);
+                        if (elect_one()) fetch(stage, at, k, a_mapped, b_mapped);
                         mbarrier_arrive(full + stage);
                     }
                     if (++turn == 4) turn = 0;
                     if (++stage == STAGES) stage = 0, parity ^= 1;
                 }
             }
-        if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);
+        if (CLUSTER > 1 && warp == CONSUMERS / 32 && elect_one()) producer_tail<STAGES>(empty, stage, parity);
         return;  // an exited thread counts as arrived at the barriers of the cluster
     }
 

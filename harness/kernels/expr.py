@@ -8,9 +8,11 @@ parsed, checked and walked. It may hold integers, parameter names, ``+ - * // % 
 from __future__ import annotations
 
 import ast
+import itertools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -31,8 +33,14 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 }
 _CALLS: dict[str, Callable[[list[int]], int]] = {"min": min, "max": max}
 _LONGEST = 1000  # characters: enough for any real expression, too few to exhaust Python's stack
+_MOST_NODES = 2000  # of a tree, so that names of names do not grow without bound
 _MAX_SHIFT = 62
 _LARGEST = 2**63 - 1
+
+GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` and `workspace` may use beside parameters
+BLOCK_NAMES = ("GRID_X", "GRID_Y", "GRID_Z")  # what `workspace` may use too: the blocks of the grid
+AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "transa", "transb")  # what `requires` may
+TAKEN = (*GRID_NAMES, *BLOCK_NAMES, *AXES, *_CALLS)  # what names of expressions may not be
 
 
 class ExprError(ValueError):
@@ -48,8 +56,11 @@ class Expr:
     names: frozenset[str] = field(repr=False, compare=False)
 
     @classmethod
-    def parse(cls, text: str | int) -> Expr:
-        """Parse `text`. Raises ExprError for anything but such an expression."""
+    def parse(cls, text: str | int, named: Mapping[str, Expr] = MappingProxyType({})) -> Expr:
+        """Parse `text`, in which the names of other expressions, `named`, stand for these.
+
+        Raises ExprError for anything but such an expression, and for one that is too large with them.
+        """
         text = str(text).strip()
         if len(text) > _LONGEST:
             raise ExprError(f"expression of {len(text)} characters; {_LONGEST} at most")
@@ -57,8 +68,13 @@ class Expr:
             tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise ExprError(f"cannot read the expression {text!r}") from None
-        names: set[str] = set()
-        _check(tree, text, names)
+        _check(tree, text)
+        tree = _Named(named).visit(tree)
+        nodes = list(itertools.islice(ast.walk(tree), _MOST_NODES + 1))
+        if len(nodes) > _MOST_NODES:
+            raise ExprError(f"{text!r} has more than {_MOST_NODES} parts with all that it names")
+        functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
         return cls(text=text, tree=tree, names=frozenset(names))
 
     def __call__(self, values: Mapping[str, int]) -> int:
@@ -73,13 +89,26 @@ class Expr:
         return self.text
 
 
-def _check(node: ast.expr, text: str, names: set[str]) -> None:
-    """Raise ExprError for a node that the language does not have, and collect the names in `names`."""
+class _Named(ast.NodeTransformer):
+    """Puts expressions in the place of their names."""
+
+    def __init__(self, named: Mapping[str, Expr]) -> None:
+        self._named = named
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._named[node.id].tree if node.id in self._named else node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        node.args = [self.visit(argument) for argument in node.args]
+        return node
+
+
+def _check(node: ast.expr, text: str) -> None:
+    """Raise ExprError for a node that the language does not have."""
     match node:
         case ast.Constant(value=value) if type(value) is int:
             return
-        case ast.Name(id=name):
-            names.add(name)
+        case ast.Name():
             return
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             children = [left, right]
@@ -96,7 +125,7 @@ def _check(node: ast.expr, text: str, names: set[str]) -> None:
             hint = " (use // for division)" if isinstance(getattr(node, "op", None), ast.Div) else ""
             raise ExprError(f"{part!r} in {text!r} is not integer arithmetic or a comparison{hint}")
     for child in children:
-        _check(child, text, names)
+        _check(child, text)
 
 
 def _walk(node: ast.expr, values: Mapping[str, int]) -> int:

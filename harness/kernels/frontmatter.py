@@ -6,7 +6,6 @@ PEP 723). `KEYS` lists every key. Each error is a SpecError that names the file,
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 import tomllib
@@ -15,19 +14,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.errors import SpecError, UsageError
+from harness.errors import SpecError, UsageError, nearest
 from harness.kernels import expectation, prediction, text
 from harness.kernels.arch import Arch
 from harness.kernels.cpp import nvrtc
 from harness.kernels.dtypes import DTYPES, ELEMENT, FP32
 from harness.kernels.expectation import Expectation
-from harness.kernels.expr import Expr, ExprError
+from harness.kernels.expr import AXES, BLOCK_NAMES, GRID_NAMES, TAKEN, Expr, ExprError
 from harness.kernels.prediction import Prediction
 
-MAX_CONFIGS = 500_000  # a space larger than this is a mistake in the front matter, not a space
-GRID_NAMES = ("TILES_X", "TILES_Y", "TILES_Z", "SMS")  # what `grid` and `workspace` may use beside parameters
-BLOCK_NAMES = ("GRID_X", "GRID_Y", "GRID_Z")  # what `workspace` may use too: the blocks of the grid
-AXES = ("M", "N", "K", "lda", "ldb", "ldc", "alpha", "beta", "transa", "transb")  # what `requires` may
+MAX_CONFIGS = 1_000_000  # a space larger than this is a mistake in the front matter, not a space
 BYTES = {"swizzle": (0, 32, 64, 128), "promotion": (256, 0, 64, 128)}  # of a tensor map, the default first
 _MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -57,6 +53,7 @@ def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
     title, toml, first_line = text.block(source, path)
     reader = _Reader(path, toml, first_line)
     fields = {key: read_one(reader, key) for key, read_one in KEYS.items() if key in reader.table}
+    fields.pop("names", None)  # they stand in the expressions already
     zero = Expr.parse(0)
     fields = {"params": {}, "tile": (), "shared": zero, "programmatic": zero, **fields}
     reader.check_names(fields)
@@ -68,6 +65,7 @@ class _Reader:
 
     def __init__(self, path: Path, toml: str, first_line: int) -> None:
         self.path, self._lines, self._first = path, toml.splitlines(), first_line
+        self._named: dict[str, Expr] = {}
         try:
             self.table: dict[str, Any] = tomllib.loads(toml)
         except tomllib.TOMLDecodeError as e:
@@ -102,8 +100,7 @@ class _Reader:
         return value.strip()
 
     def flag(self, key: str) -> bool:
-        value = self.table[key]
-        if not isinstance(value, bool):
+        if not isinstance(value := self.table[key], bool):
             self.fail(key, f"{key} must be true or false, not {value!r}")
         return value
 
@@ -130,11 +127,13 @@ class _Reader:
         return tuple(found)
 
     def arch(self, key: str) -> str:
-        value = self.text(key)
+        return self._arch(key, self.text(key), key)
+
+    def _arch(self, key: str, name: str, said: str) -> str:
         try:
-            return str(Arch.parse(value))
+            return str(Arch.parse(name))
         except UsageError as e:
-            self.fail(key, f"{key}: {e.what}", e.hint)
+            self.fail(key, f"{said}: {e.what}", e.hint)
 
     def expr(self, key: str) -> Expr:
         return self._parse(key, self.table[key])
@@ -150,9 +149,20 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, str | int):
             self.fail(key, f"{key} must hold integer expressions, not {value!r}")
         try:
-            return Expr.parse(value)
+            return Expr.parse(value, self._named)
         except ExprError as e:
             self.fail(key, f"{key}: {e}")
+
+    def names(self, key: str) -> None:
+        """Read names for parts of expressions, each of which may use those above it."""
+        if not isinstance(self.table[key], dict):
+            self.fail(key, 'names must be a table: [names] with lines such as ROWS = "BM // 2"')
+        for name, value in self.table[key].items():
+            if not _IDENTIFIER.match(name) or name in TAKEN:
+                self.fail(name, f"{name} cannot name a part of an expression")
+            if name in self.table.get("params", {}):
+                self.fail(name, f"{name} is a parameter and a name under [names]")
+            self._named[name] = self._parse(name, value)
 
     def dtypes(self, key: str) -> tuple[str, ...]:
         """Read one element type or a list of them, the default first."""
@@ -230,10 +240,7 @@ class _Reader:
             elif set(entry) != {"expect"}:
                 self.fail(f"sass.{name}", f"[sass.{name}] holds expect = [...] and nothing else")
             else:
-                try:
-                    arch = str(Arch.parse(name))
-                except UsageError as e:
-                    self.fail(f"sass.{name}", f"[sass.{name}]: {e.what}", e.hint)
+                arch = self._arch(f"sass.{name}", name, f"[sass.{name}]")
                 found[arch] = self._expectations(f"sass.{name}", entry["expect"])
         return found
 
@@ -257,8 +264,7 @@ class _Reader:
             self.fail(key, f"{key}: {e.what}", e.hint)
 
     def params(self, key: str) -> dict[str, tuple[int, ...]]:
-        table = self.table[key]
-        if not isinstance(table, dict):
+        if not isinstance(table := self.table[key], dict):
             self.fail(key, "params must be a table: [params]")
         spaces: dict[str, tuple[int, ...]] = {}
         size = 1
@@ -318,6 +324,7 @@ KEYS: dict[str, Callable[[_Reader, str], Any]] = {
     "min_arch": _Reader.arch,
     "include": _Reader.include,
     "options": _Reader.options,
+    "names": _Reader.names,
     "block": _Reader.exprs,
     "tile": _Reader.exprs,
     "grid": _Reader.exprs,
@@ -341,10 +348,3 @@ _EXPRESSIONS = [key for key, read_one in KEYS.items() if read_one in (_Reader.ex
 _FURTHER = {"grid": (*GRID_NAMES, *AXES[:3]), "requires": AXES}
 _FURTHER["workspace"] = (*_FURTHER["grid"], *BLOCK_NAMES)
 _DIMENSIONS = dict.fromkeys(("block", "tile", "grid"), 3)
-
-
-def nearest(name: str, known: Mapping[str, Any], otherwise: str = "parameters:") -> str:
-    """Return a hint for a misspelt `name`: the closest of the known ones, or all of them."""
-    if close := difflib.get_close_matches(name, known, n=1):
-        return f"did you mean {close[0]}?"
-    return f"{otherwise} {', '.join(known)}" if known else "it has no parameters"

@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.errors import SpecError, UsageError
+from harness.errors import SpecError, UsageError, nearest
 from harness.kernels import frontmatter, text
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import DTYPES, ELEMENT, FP32, DType
 from harness.kernels.expectation import Expectation
-from harness.kernels.expr import Expr, ExprError
+from harness.kernels.expr import BLOCK_NAMES, GRID_NAMES, Expr, ExprError
 from harness.kernels.prediction import Prediction
 
 GUESSED = "guessed"  # the problem of a kernel without front matter
@@ -136,7 +136,7 @@ class Kernel:
         chosen = chosen or {}
         for name, values in chosen.items():
             if name not in self.params:
-                hint = frontmatter.nearest(name, self.params)
+                hint = nearest(name, self.params)
                 raise UsageError(f"no parameter {name}", where=str(self.path), hint=hint)
             if self.language == "ptx" and set(values) - set(self.params[name]):
                 fixed = f"{name} is {self.params[name][0]} in this PTX text and cannot be changed"
@@ -252,11 +252,11 @@ class Variant:
         """Return the bytes of memory, zero before the first launch, that it needs; arguments as of `grid`."""
         if self.kernel.workspace is None:
             return 0
-        blocks = dict(zip(frontmatter.BLOCK_NAMES, self.grid(tiles, sms, axes), strict=True))
+        blocks = dict(zip(BLOCK_NAMES, self.grid(tiles, sms, axes), strict=True))
         return self._value("workspace", self.kernel.workspace, values=self._named(tiles, sms, axes) | blocks)
 
     def _named(self, tiles: Tiles, sms: int, axes: Params | None) -> dict[str, int]:
-        names = dict(zip(frontmatter.GRID_NAMES, (*tiles, sms), strict=True))
+        names = dict(zip(GRID_NAMES, (*tiles, sms), strict=True))
         return {**(axes or {}), **self.params, **names}
 
     def expectations(self, arch: str) -> tuple[Expectation, ...]:

@@ -350,7 +350,7 @@ def test_large_products_are(kernels: FakeDriver, gpu: Context) -> None:
 
 @pytest.mark.parametrize(
     ("clock", "dram", "kernel", "count"),
-    [(3_201_000, 15.5, "26_wgmma_split", 2), (640_000, 3.1, "26_wgmma_split", 1)],
+    [(3_201_000, 15.5, "23_wgmma_pipeline", 2), (640_000, 3.1, "26_wgmma_split", 1)],
     ids=["H200", "slower"],
 )
 def test_dram_decides(

@@ -300,6 +300,24 @@ def test_votes() -> None:
     assert (out[120:] == (15 << (np.arange(40) % 32 // 4 * 4))).all()
 
 
+def test_one_thread_is_elected() -> None:
+    """The first lane of the mask, also in the last, short warp; the mask's other lanes are not."""
+    source = """extern "C" __global__ void k(unsigned* out) {
+      int t = threadIdx.x;
+      unsigned leads, leader, half, mask = t % 32 < 16 ? 0xffff : 0xffff0000;
+      asm volatile("{ .reg .pred p; elect.sync %0|p, 0xffffffff; selp.u32 %1, 1, 0, p; }"
+                   : "=r"(leader), "=r"(leads));
+      asm volatile("{ .reg .pred p; elect.sync _|p, %1; selp.u32 %0, 1, 0, p; }" : "=r"(half) : "r"(mask));
+      out[t] = leads, out[t + 40] = leader, out[t + 80] = half;
+    }"""
+    out = np.full(120, 7, np.uint32)
+    launch(source, "k", (1,), (40,), out, arch="compute_90")
+    t = np.arange(40)
+    assert (out[:40] == (t % 32 == 0)).all()
+    assert (out[40:80] == 0).all()
+    assert (out[80:] == (t % 16 == 0)).all()
+
+
 def test_atomics() -> None:
     source = """extern "C" __global__ void k(int* sums, float* floats, unsigned* old, unsigned* more,
       long long* wide) {

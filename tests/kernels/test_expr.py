@@ -97,6 +97,23 @@ def test_names() -> None:
     assert Expr.parse("max(BM, min(BN, 2 * TM))").names == {"BM", "BN", "TM"}
 
 
+def test_names_stand_for_expressions() -> None:
+    tile = Expr.parse("BM + BN")
+    stage = Expr.parse("2 * TILE + min(BM, 4)", {"TILE": tile})
+    both = Expr.parse("STAGES * STAGE - TILE", {"TILE": tile, "STAGE": stage})
+    assert both.names == {"STAGES", "BM", "BN"} and both.text == "STAGES * STAGE - TILE"
+    assert both({"STAGES": 3, "BM": 10, "BN": 5}) == 3 * (30 + 4) - 15  # whole, as if in brackets
+    assert Expr.parse("min(min, 3)", {"min": tile})({"BM": 1, "BN": 1}) == 2  # a function keeps its name
+
+
+def test_names_do_not_grow_without_bound() -> None:
+    named = {"X": Expr.parse("N + N")}
+    with pytest.raises(ExprError, match="'X \\* X' has more than 2000 parts with all that it names"):
+        for _ in range(64):
+            named = {"X": Expr.parse("X * X", named)}
+    assert Expr.parse("X + 1", named).names == {"N"}  # what was read before is as it was
+
+
 @given(st.text(max_size=60))
 def test_any_text_parses_or_is_refused(text: str) -> None:
     try:

@@ -50,6 +50,43 @@ def test_good() -> None:
     assert default.label == "k BM=128 BN=128 TM=8 TN=8"
 
 
+def with_names(names: str, **changed: str) -> str:
+    """Return `GOOD` with these lines under [names], and with other values of keys."""
+    text = GOOD.replace("// [params]", f"// [names]\n{names}//\n// [params]")
+    for key, value in changed.items():
+        text = re.sub(rf"// {key} .*", f"// {key} = {value}", text)
+    return text
+
+
+def test_names_of_expressions() -> None:
+    names = '// ROWS = "BM // TM"\n// THREADS = "ROWS * (BN // TN)"\n'
+    text = with_names(names, block='"THREADS"', where='["THREADS <= 256 and ROWS > 8"]', shared='"4 * ROWS"')
+    kernel, plain = spec.parse(text, PATH), spec.parse(GOOD, PATH)
+    assert kernel.variant().block == plain.variant().block == (256, 1, 1)
+    assert kernel.variant(TM=4, BN=64).shared == 128 and kernel.params == plain.params
+    assert all(v.block[0] <= 256 for v in kernel.variants())
+    assert 0 < len(list(kernel.variants())) < len(list(plain.variants()))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ('// BM = "TM"\n', "a/k.cu:13: BM is a parameter and a name under [names]"),
+        ('// SMS = "TM"\n', "SMS cannot name a part of an expression"),
+        ('// "2x" = "TM"\n', "2x cannot name a part of an expression"),
+        ('// A = "B"\n// B = "TM"\n', "block uses B, which is not under [params]"),
+        ('// A = "TM +"\n', "a/k.cu:13: A: cannot read the expression 'TM +'"),
+        ("// A = [1]\n", "A must hold integer expressions, not [1]"),
+    ],
+)
+def test_refused_names(names: str, message: str) -> None:
+    assert message in refuse(with_names(names, block='"A"'))
+
+
+def test_names_are_a_table() -> None:
+    assert "names must be a table: [names]" in refuse(GOOD.replace("// shared ", "// names = 3\n// shared "))
+
+
 def test_variants_follow_where_and_choice() -> None:
     kernel = spec.parse(GOOD, PATH)
     assert len(list(kernel.variants())) == 8

@@ -269,22 +269,22 @@ def test_what_was_chosen_is_a_time_too(truth: Mapping[Key, Candidate], tmp_path:
     assert len(times(label, {"harness": 1e-5})) == listed
 
 
-def test_times_from_before_a_kernel_changed_are_left_out() -> None:
+def test_times_from_before_a_kernel_changed_are_earlier_ones() -> None:
     folder = ROOT / "records" / "h200" / "benchmarks"
     path, other = folder / "regret-36.json.gz", folder / "regret-35.json.gz"
     known, name = fit_model.candidates(), "42_single_floats"
     everything = fit_model.times([path], known)
-    rest = fit_model.times([path], known, before=[[name, str(path)]])
-    assert rest == [time for time in everything if time.key[1] != name]
-    assert 0 < len(rest) < len(everything)
+    found = fit_model.times([path], known, before=[[name, str(path)]])
+    assert found == [replace(time, earlier=time.earlier or time.key[1] == name) for time in everything]
+    assert 0 < sum(time.earlier for time in found) < len(found)
     for wrong in ([name, str(path), str(other)], ["42_single_flaots", str(path)]):
-        with pytest.raises(UsageError, match=f"no times of {wrong[0]} to leave out of this record"):
+        with pytest.raises(UsageError, match=f"no times of {wrong[0]} in this record"):
             fit_model.times([path], known, before=[wrong])
     with pytest.raises(UsageError, match=f"--before {name} names no record"):
         fit_model.times([path], known, before=[[name]])
 
 
-def test_times_of_results_with_rows_anywhere_are_left_out_alone() -> None:
+def test_times_of_results_with_rows_anywhere_are_earlier_alone() -> None:
     """All of the kernel whose C has a pitch of no multiple of 16 bytes, and no others."""
     path, name = ROOT / "records" / "h200" / "benchmarks" / "regret-41.json.gz", "34_small_tiles_tf32"
     known = fit_model.candidates()
@@ -294,11 +294,21 @@ def test_times_of_results_with_rows_anywhere_are_left_out_alone() -> None:
         if row["ldc"] * (2 if row["dtype"] in ("bf16", "fp16") else 4) % 16
     }
     everything = fit_model.times([path], known)
-    rest = fit_model.times([path], known, before=[[f"{name}:odd", str(path)]])
-    assert rest == [time for time in everything if time.key[1] != name or time.draw not in odd]
-    assert any(time.key[1] == name for time in rest) and len(rest) < len(everything)
-    with pytest.raises(UsageError, match="no times of 23_wgmma_pipeline:even to leave out"):
+    found = fit_model.times([path], known, before=[[f"{name}:odd", str(path)]])
+    changed = [time.key[1] == name and time.draw in odd for time in everything]
+    assert [t.earlier for t in found] == [t.earlier or c for t, c in zip(everything, changed, strict=True)]
+    assert any(time.key[1] == name and not time.earlier for time in found) and any(changed)
+    with pytest.raises(UsageError, match="no times of 23_wgmma_pipeline:even in this record"):
         fit_model.times([path], known, before=[["23_wgmma_pipeline:even", str(path)]])
+
+
+def test_times_with_other_stages_count_as_earlier_ones_of_as_many_as_fit() -> None:
+    """Rung 23's candidates take as many stages as fit; the records from before that name numbers of them."""
+    path, known = ROOT / "records" / "h200" / "benchmarks" / "regret-44.json.gz", fit_model.candidates()
+    found = [t for t in fit_model.times([path], known) if t.key[1] == "23_wgmma_pipeline"]
+    assert found and all(t.earlier and t.variant.params["STAGES"] > 0 and t.key in known for t in found)
+    fixed = {t.key: t.variant.params["STAGES"] for t in found}
+    assert len(set(fixed.values())) > 2 and all('"STAGES": 0' in params for _, _, params in fixed)
 
 
 def test_the_shipped_table_is_as_it_is_written() -> None:

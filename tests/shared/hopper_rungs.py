@@ -60,6 +60,21 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "23_wgmma_pipeline",
         {"BM": 168, "BN": 64, "STAGES": 6, "CLUSTER": 4, "ALONG_N": 1, "TRANSB": 1},
     ),
+    "23 of 40, four by two": (
+        "23_wgmma_pipeline",
+        {"BM": 40, "BN": 64, "STAGES": 12, "CLUSTER": 8, "ALONG_N": 2},
+    ),
+    "23 of 48 TT": ("23_wgmma_pipeline", {"BM": 48, "BN": 64, "STAGES": 12, "TRANSA": 1, "TRANSB": 1}),
+    "23 as deep as fits": ("23_wgmma_pipeline", {"BM": 192, "BN": 192, "STAGES": 0}),
+    "23 as deep as fits, across TT": (
+        "23_wgmma_pipeline",
+        {"BM": 176, "BN": 192, "STAGES": 0, "CLUSTER": 2, "TRANSA": 1, "TRANSB": 1},
+    ),
+    "23 across 256": ("23_wgmma_pipeline", {"BM": 104, "BN": 256, "TRANSB": 1}),
+    "23 across 256, in pairs": (
+        "23_wgmma_pipeline",
+        {"BM": 144, "BN": 256, "STAGES": 3, "CLUSTER": 2, "TRANSA": 1},
+    ),
     "24": ("24_wgmma_fp16", {}),
     "25": ("25_wgmma_tf32", {}),
     "25 split": ("25_wgmma_tf32", {"SPLIT": 2}),

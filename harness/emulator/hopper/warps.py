@@ -16,7 +16,7 @@ from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.phases import Mbarrier, arrive, find
 from harness.emulator.hopper.wgmma.warpgroup import converged
 from harness.emulator.instructions.cp_async import land_later
-from harness.emulator.instructions.warp import active, unwarp
+from harness.emulator.instructions.warp import active, ballot, named_lanes, unwarp
 from harness.emulator.memory import SHARED_BASE
 from harness.emulator.numbers.values import Array, Lanes, integer_of, mask_of, shift
 from harness.emulator.ptx.program import Instruction
@@ -95,15 +95,16 @@ def setmaxnreg(decoder: Decoder, ins: Instruction) -> Attempt:
 
 @handles("elect")
 def elect(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``elect.sync``: the lowest active lane of each warp is elected."""
+    """Decode ``elect.sync``: the lowest active lane of those that its mask names is elected."""
     target, _, flag = ins.operands[0].partition("|")
     into = decoder.register(ins, target)
     flag_into = decoder.predicate_number(ins, flag)
+    named = named_lanes(decoder, ins, 1)
 
     def run(group: Group, where: Lanes) -> None:
-        here = active(group, where)
-        first = here.argmax(1)[:, None, :]
-        chosen = here & (np.arange(WARP).reshape(1, WARP, 1) == first)
+        members = ballot(active(group, where)) & named(group)
+        first = np.log2(np.maximum(members & np.negative(members), 1)).astype(np.int64)
+        chosen = np.arange(WARP).reshape(1, WARP, 1) == first
         if into >= 0:
             group.write(into, integer_of(np.array(unwarp(first, group.shape)).astype(np.int64)), where)
         group.write(flag_into, mask_of(np.array(unwarp(chosen, group.shape))), where)

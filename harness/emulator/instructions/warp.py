@@ -112,7 +112,7 @@ def vote(decoder: Decoder, ins: Instruction) -> Run:
     modes = decoder.parts(ins, {"sync", "all", "any", "uni", "ballot", "pred", "b32"})
     read = decoder.predicate(ins, ins.operands[1])
     into = decoder.register(ins, ins.operands[0])
-    named = _named(decoder, ins)
+    named = named_lanes(decoder, ins)
 
     def run(group: Group, where: Lanes) -> None:
         here, mask = active(group, where), named(group)
@@ -148,7 +148,7 @@ def match(decoder: Decoder, ins: Instruction) -> Run:
     into = decoder.register(ins, target)
     flag_into = decoder.predicate_number(ins, flag) if flag else -1
     read = decoder.integer(ins, ins.operands[1], int(ins.opcode[-1][1:]))
-    named = _named(decoder, ins)
+    named = named_lanes(decoder, ins)
 
     def run(group: Group, where: Lanes) -> None:
         here, mask = active(group, where), named(group)
@@ -165,7 +165,7 @@ def match(decoder: Decoder, ins: Instruction) -> Run:
     return run
 
 
-def _named(decoder: Decoder, ins: Instruction, place: int = 2) -> Callable[[Group], Array]:
+def named_lanes(decoder: Decoder, ins: Instruction, place: int = 2) -> Callable[[Group], Array]:
     """Return a reader of the mask of members, operand `place` or all lanes: int64 (warps, 32, C)."""
     if place >= len(ins.operands):
         return lambda group: np.full((-(-group.shape[0] // WARP), WARP, group.shape[1]), _ALL, np.int64)
@@ -190,7 +190,7 @@ def redux(decoder: Decoder, ins: Instruction) -> Run:
     function, neutral = next(_REDUCE[name] for name in _REDUCE if name in modes)
     read = decoder.integer(ins, ins.operands[1], 32)
     into = decoder.register(ins, ins.operands[0])
-    named = _named(decoder, ins)
+    named = named_lanes(decoder, ins)
 
     def run(group: Group, where: Lanes) -> None:
         value = read(group)
@@ -217,7 +217,7 @@ def extreme(decoder: Decoder, ins: Instruction) -> Run:
     neutral = np.float32(np.nan if "NaN" not in modes else -np.inf if largest else np.inf)
     read = decoder.floating(ins, ins.operands[1], np.float32)
     into = decoder.register(ins, ins.operands[0])
-    named = _named(decoder, ins)
+    named = named_lanes(decoder, ins)
 
     def run(group: Group, where: Lanes) -> None:
         values = np.broadcast_to(np.asarray(read(group)), group.shape)
@@ -239,7 +239,7 @@ def extreme(decoder: Decoder, ins: Instruction) -> Run:
 @handles("bar.warp")
 def warp_barrier(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``bar.warp.sync``: it orders the lanes in its mask, see `order`."""
-    named = _named(decoder, ins, 0)
+    named = named_lanes(decoder, ins, 0)
 
     def run(group: Group, where: Lanes) -> None:
         group.epoch += 1
