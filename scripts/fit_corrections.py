@@ -3,7 +3,7 @@
     pip install '.[fit]'
     python scripts/fit_corrections.py shapes.json ... [--mapped older.json ...] [--write]
 
-Give it the records and the `--before` that scripts/fit_model.py had, after that has written its constants:
+Give it the records and the `--since` that scripts/fit_model.py had, after that has written its constants:
 the trees learn what these leave. Times count the more the nearer they are to the draw's fastest, for only
 there an error changes a choice. The first trees learn from all times, from before a kernel changed too: what
 a shape does to it mostly stays. The last ones learn what is left, from those of today's code.
@@ -180,13 +180,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("results", nargs="+", type=Path, help="records of draws")
     parser.add_argument("--mapped", nargs="+", type=Path, default=[], help="older ones, as of fit_model.py")
-    parser.add_argument("--before", **fit_model.BEFORE)
+    parser.add_argument("--since", **fit_model.SINCE)
     parser.add_argument(
         "--types", nargs="+", choices=TYPES, default=list(TYPES), help="fit these alone (all)"
     )
     parser.add_argument("--write", action="store_true", help="write corrections.npz; other types' trees stay")
     given = parser.parse_args(arguments)
-    times = fit_model.times(given.results, fit_model.candidates(), given.mapped, given.before)
+    times = fit_model.times(given.results, fit_model.candidates(), given.mapped, given.since)
     with np.load(corrections.FILE) as arrays:
         cells, written = [], dict[str, Any](arrays)
     for name in given.types:

@@ -53,7 +53,7 @@ from harness.support import files
 from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
-_WHOSE = "--before KERNEL[:odd] FILE ...: a kernel's name, and records that are given"
+_SINCE = "--since UTC KERNEL[:odd] ...: when kernels changed, such as 2026-11-28T15:30"
 _ODD = ":odd"
 _PRIOR = 0.5  # weight of today's constants, in rows
 _PRIORS = {"turned_a": 4.0, "turned_b": 4.0}  # of what differs little from 1
@@ -89,14 +89,14 @@ class Time:
     earlier: bool = False
 
 
-# --before, of this script and of fit_corrections.py.
-BEFORE: dict[str, Any] = {
+# --since, of this script and of fit_corrections.py.
+SINCE: dict[str, Any] = {
     "nargs": "+",
     "action": "append",
     "default": [],
-    "metavar": ("KERNEL[:odd]", "FILE"),
-    "help": "records from before a kernel changed: its times in them are earlier ones, or with :odd those of "
-    "products whose results have rows that begin anywhere",
+    "metavar": ("UTC", "KERNEL[:odd]"),
+    "help": "when kernels became what they are, such as 2026-11-28T15:30: their times in records from before "
+    "that are earlier ones, or with :odd those of products whose results have rows that begin anywhere",
 }
 
 
@@ -125,20 +125,19 @@ def times(
     paths: Sequence[Path],
     known: Mapping[Key, Candidate],
     mapped: Sequence[Path] = (),
-    before: Sequence[Sequence[str]] = (),
+    since: Sequence[Sequence[str]] = (),
 ) -> list[Time]:
     """Return the times of candidates in records of benchmarks/shapes.py and benchmarks/batches.py.
 
-    Of the files `mapped` only draws count whose operands both have tensor maps. Each of `before` is a kernel
-    and files whose times of it are of another version of its code: `Time.earlier`. Where ``:odd`` follows its
-    name they are only if rows of the result are not all at multiples of 16 bytes. So are times with a number
-    of stages for which there is no candidate, but one that takes as many as fit. Raises UsageError if a file
-    is another kind of record, if one of `before` is not read or has no such times, or if no times are found.
+    Of the files `mapped` only draws count whose operands both have tensor maps. Each of `since` is a moment
+    in UTC and kernels that changed then: times of them in records from before are `Time.earlier`. Where
+    ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes. So are
+    times with a number of stages for which there is no candidate, but one that takes as many as fit. Raises
+    UsageError if a file is another kind of record, if a kernel of `since` has no earlier times, or if there
+    are no times.
     """
-    older = {(kernel, Path(name)) for kernel, *names in before for name in names}
-    seen = set()
-    if bare := [kernel for kernel, *names in before if not names]:
-        raise UsageError(f"--before {bare[0]} names no record", hint=_WHOSE)
+    became = {kernel: moment for moment, *kernels in since for kernel in kernels}
+    seen = set[str]()
     found = []
     variants: dict[tuple[Key, str], Variant] = {}
     for number, path in enumerate([*paths, *mapped]):
@@ -146,6 +145,7 @@ def times(
         if content.get("kind") not in ("shapes", "batches"):
             raise UsageError("not a record of draws", where=str(path), hint=_HINT)
         gpu = content["meta"]["gpu"]
+        older = {kernel for kernel, moment in became.items() if content["meta"]["utc"] < moment}
         dram = dram_bytes(Device.of_record(gpu))
         for row in content["rows"]:
             if row["status"] != "ok":
@@ -157,8 +157,7 @@ def times(
             if pitches.unmapped and number >= len(paths):
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
-                names = one["kernel"], *((one["kernel"] + _ODD,) if odd else ())
-                changed = {(name, path) for name in names} & older
+                changed = {one["kernel"], *((one["kernel"] + _ODD,) if odd else ())} & older
                 seen |= changed
                 params = {**defaults(one["kernel"]), **one["params"]}
                 # Of 3xtf32 and the like it may be a kernel of another type.
@@ -186,8 +185,8 @@ def times(
                             earlier=bool(changed) or key != own,
                         )
                     )
-    for kernel, path in sorted(older - seen):
-        raise UsageError(f"no times of {kernel} in this record", where=str(path), hint=_WHOSE)
+    if strange := sorted(became.keys() - seen):
+        raise UsageError(f"no times of {strange[0]} from before {became[strange[0]]}", hint=_SINCE)
     if not found:
         raise UsageError("no times of candidates", hint=_HINT)
     return found
@@ -386,7 +385,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, help="records of benchmarks/shapes.py --regret")
     parser.add_argument("--mapped", nargs="+", type=Path, default=[], help="older records")
-    parser.add_argument("--before", **BEFORE)
+    parser.add_argument("--since", **SINCE)
     parser.add_argument("--test", type=float, default=0.3, help="share of the draws that only test (0.3)")
     parser.add_argument("--seed", type=int, default=1, help="of the division (1)")
     parser.add_argument("--kernels", nargs="+", default=[], metavar="NAME", help="fit these alone (all)")
@@ -395,7 +394,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not 0 < given.test < 1:
         parser.error("--test is a share between 0 and 1")
     known, table = candidates(), shipped_table.contents()
-    measured = times(given.files, known, given.mapped, given.before)
+    measured = times(given.files, known, given.mapped, given.since)
     fit, test = parted([time for time in measured if not time.earlier], given.test, given.seed)
     if not fit or not test:
         raise UsageError("too few draws to fit some and test others", hint="more draws, or another --test")

@@ -119,6 +119,17 @@ FAULTS = [
         ("no fence after the init", "fence_mbarrier_init();", "", "stage16.cuh"),
         ("the other box is stored", "own_q + 64 * j, cs);",
          "own_q + 64 * j, Cs[warp][(j + 1) % BOXES]);"),
+        ("a thread of each warp loads", "if (maps && warp == CONSUMERS / 32 && elect_one())",
+         "if (maps && elect_one())"),
+        ("all threads of a warp load", "if (maps && warp == CONSUMERS / 32 && elect_one())",
+         "if (maps && warp == CONSUMERS / 32)"),
+    ),
+    *faults(
+        "23_wgmma_pipeline",
+        {"BM": 192, "BN": 192, "STAGES": 0},  # four stages, and one box of C for each warp
+        {"M": 192, "N": 192, "K": 600},
+        ("one box more than there is room for", "2 * OF_BOXES <= MOST_SHARED", "OF_BOXES <= MOST_SHARED"),
+        ("one stage more than there is room for", "(MOST_SHARED - OF_BOXES) / OF_STAGE", "5"),
     ),
     *faults(
         "23_wgmma_pipeline",
@@ -150,7 +161,7 @@ FAULTS = [
         ("releases in the own block only", "consumer_release<CLUSTER>", "consumer_release<1>"),
         ("the other block's release is not waited for", "CONSUMERS / 128 * CLUSTER", "CONSUMERS / 128"),
         ("a block leaves while others arrive at it",
-         "if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);"),
+         "producer_tail<DEEP>(empty, stage, parity);", ";"),
     ),
     *faults(
         "23_wgmma_pipeline",
@@ -224,7 +235,7 @@ FAULTS = [
          "mbarrier_arrive(empty + stage)"),
         ("the other blocks' releases are not waited for", "CONSUMERS / 32 * CLUSTER", "CONSUMERS / 32"),
         ("a block leaves while others arrive at it",
-         "if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);"),
+         "producer_tail<STAGES>(empty, stage, parity);", ";"),
         ("A goes to the blocks that have the same B",
          "tma_load_shared<SHARE_A, SHARE_B>", "tma_load_shared<SHARE_A, 1>"),
         ("the tail waits for one stage less", "i < NUM_STAGES; ++i) {\n        mbarrier_wait",
@@ -257,12 +268,13 @@ FAULTS = [
         ("releases in the own block only", "consumer_release<CLUSTER>", "consumer_release<1>"),
         ("the other blocks' releases are not waited for", "CONSUMERS / 128 * CLUSTER", "CONSUMERS / 128"),
         ("a block leaves while others arrive at it",
-         "if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);"),
+         "producer_tail<DEEP>(empty, stage, parity);", ";"),
     ),
     *faults(
         "35_wgmma_stream_k",
         {"BM": 32, "BN": 64, "STAGES": 12, "CLUSTER": 2},
         {"M": 64, "N": 192, "K": 600},  # three tiles for two clusters
+        ("the next tile is the same one", "part = 0, ++tile;", "part = 0;"),
         ("one place for sums", "parts[cluster * CLUSTER + rank]", "parts[cluster * CLUSTER]"),
         ("one counter", "workspace + low * CLUSTER + rank", "workspace + low * CLUSTER"),
     ),
@@ -356,7 +368,7 @@ FAULTS = [
         ("no barrier after the poll",
          "named_barrier_sync<CONSUMERS>();\n        const unsigned low", "const unsigned low"),
         ("the counter flips one block too early", "0x80000000 - (sharers - 1)", "0x80000000 - (sharers - 2)"),
-        ("no tail", "if (CLUSTER > 1 && self == CONSUMERS) producer_tail<STAGES>(empty, stage, parity);"),
+        ("no tail", "producer_tail<DEEP>(empty, stage, parity);", ";"),
         ("the first release is left out", "if (part > rank) consumer", "if (part > rank + sharers) consumer"),
     ),
     *faults(

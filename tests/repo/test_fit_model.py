@@ -269,37 +269,39 @@ def test_what_was_chosen_is_a_time_too(truth: Mapping[Key, Candidate], tmp_path:
     assert len(times(label, {"harness": 1e-5})) == listed
 
 
+RECORD = "2026-11-27T12:30"  # when regret-36 was begun, to the minute
+
+
 def test_times_from_before_a_kernel_changed_are_earlier_ones() -> None:
     folder = ROOT / "records" / "h200" / "benchmarks"
-    path, other = folder / "regret-36.json.gz", folder / "regret-35.json.gz"
+    path, newer = folder / "regret-36.json.gz", folder / "regret-37.json.gz"
     known, name = fit_model.candidates(), "42_single_floats"
-    everything = fit_model.times([path], known)
-    found = fit_model.times([path], known, before=[[name, str(path)]])
-    assert found == [replace(time, earlier=time.earlier or time.key[1] == name) for time in everything]
-    assert 0 < sum(time.earlier for time in found) < len(found)
-    for wrong in ([name, str(path), str(other)], ["42_single_flaots", str(path)]):
-        with pytest.raises(UsageError, match=f"no times of {wrong[0]} in this record"):
-            fit_model.times([path], known, before=[wrong])
-    with pytest.raises(UsageError, match=f"--before {name} names no record"):
-        fit_model.times([path], known, before=[[name]])
+    everything = fit_model.times([path, newer], known)
+    found = fit_model.times([path, newer], known, since=[["2026-11-27T20:00", name]])
+    expected = [t.earlier or (t.key[1] == name and t.draw[0].startswith("0 ")) for t in everything]
+    assert [t.earlier for t in found] == expected
+    assert any(expected) and any(t.key[1] == name and not t.earlier for t in found)
+    for moment, kernel in ((RECORD, name), ("2026-11-27T20:00", "42_single_flaots")):
+        with pytest.raises(UsageError, match=f"no times of {kernel} from before {moment}"):
+            fit_model.times([path, newer], known, since=[[moment, kernel]])
 
 
 def test_times_of_results_with_rows_anywhere_are_earlier_alone() -> None:
     """All of the kernel whose C has a pitch of no multiple of 16 bytes, and no others."""
     path, name = ROOT / "records" / "h200" / "benchmarks" / "regret-41.json.gz", "34_small_tiles_tf32"
-    known = fit_model.candidates()
+    known, after = fit_model.candidates(), "2026-11-28T07:36"
     odd = {
         (f"0 {row['dtype']}", row["index"])
         for row in record.load(path)["rows"]
         if row["ldc"] * (2 if row["dtype"] in ("bf16", "fp16") else 4) % 16
     }
     everything = fit_model.times([path], known)
-    found = fit_model.times([path], known, before=[[f"{name}:odd", str(path)]])
+    found = fit_model.times([path], known, since=[[after, f"{name}:odd"]])
     changed = [time.key[1] == name and time.draw in odd for time in everything]
     assert [t.earlier for t in found] == [t.earlier or c for t, c in zip(everything, changed, strict=True)]
     assert any(time.key[1] == name and not time.earlier for time in found) and any(changed)
-    with pytest.raises(UsageError, match="no times of 23_wgmma_pipeline:even in this record"):
-        fit_model.times([path], known, before=[["23_wgmma_pipeline:even", str(path)]])
+    with pytest.raises(UsageError, match="no times of 23_wgmma_pipeline:even from before"):
+        fit_model.times([path], known, since=[[after, "23_wgmma_pipeline:even"]])
 
 
 def test_times_with_other_stages_count_as_earlier_ones_of_as_many_as_fit() -> None:
