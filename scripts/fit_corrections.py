@@ -187,8 +187,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="write corrections.npz; other types' trees stay")
     given = parser.parse_args(arguments)
     times = fit_model.times(given.results, fit_model.candidates(), given.mapped, given.since)
-    with np.load(corrections.FILE) as arrays:
-        cells, written = [], dict[str, Any](arrays)
+    cells, written, drams = [], dict[str, Any](), [time.dram for time in times]
+    if set(given.types) < set(TYPES):
+        with np.load(corrections.FILE) as arrays:
+            written |= arrays
+        drams += written["dram"].tolist()
     for name in given.types:
         sample = sampled(times, TYPES[name])
         for label, regrets in zip(("model", "corrected"), tested(sample), strict=True):
@@ -196,10 +199,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cells.append([name, label, str(len(regrets)), *shown])
         if given.write:
             written |= {f"{name} {part}": array for part, array in grown(sample).items()}
+            written[f"{name} constants"] = np.array(corrections.constants(name))
     print(plain_table(cells, ["type", "choice", "draws", "regret", "95th pct", "most"], keys=2))
     if given.write:
-        written["dram"] = np.array([f(time.dram for time in times) for f in (min, max)])
-        written |= {"types": np.array(list(TYPES)), "constants": np.array(corrections.constants())}
+        written |= {"dram": np.array([min(drams), max(drams)]), "types": np.array(list(TYPES))}
         content = io.BytesIO()
         np.savez_compressed(content, **written)
         files.write_file(corrections.FILE, content.getvalue())

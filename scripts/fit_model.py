@@ -32,6 +32,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def times(
     UsageError if a file is another kind of record, if a kernel of `since` has no earlier times, or if there
     are no times.
     """
-    became = {kernel: moment for moment, *kernels in since for kernel in kernels}
+    became = changes(since)
     seen = set[str]()
     found = []
     variants: dict[tuple[Key, str], Variant] = {}
@@ -145,7 +146,8 @@ def times(
         if content.get("kind") not in ("shapes", "batches"):
             raise UsageError("not a record of draws", where=str(path), hint=_HINT)
         gpu = content["meta"]["gpu"]
-        older = {kernel for kernel, moment in became.items() if content["meta"]["utc"] < moment}
+        begun = content["meta"].get("utc", "")  # all records of a card have it
+        older = {kernel for kernel, at in became.items() if datetime.fromisoformat(begun) < at}
         dram = dram_bytes(Device.of_record(gpu))
         for row in content["rows"]:
             if row["status"] != "ok":
@@ -186,9 +188,27 @@ def times(
                         )
                     )
     if strange := sorted(became.keys() - seen):
-        raise UsageError(f"no times of {strange[0]} from before {became[strange[0]]}", hint=_SINCE)
+        raise UsageError(
+            f"no times of {strange[0]} from before {became[strange[0]]:%Y-%m-%dT%H:%M}", hint=_SINCE
+        )
     if not found:
         raise UsageError("no times of candidates", hint=_HINT)
+    return found
+
+
+def changes(since: Sequence[Sequence[str]]) -> dict[str, datetime]:
+    """Return when each kernel became what it is. Raises UsageError for what is no such list."""
+    found = dict[str, datetime]()
+    for moment, *kernels in since:
+        try:
+            at = datetime.fromisoformat(moment)
+        except ValueError:
+            raise UsageError(f"--since {moment}: not a moment", hint=_SINCE) from None
+        if not kernels:
+            raise UsageError(f"--since {moment} names no kernel", hint=_SINCE)
+        if twice := [kernel for kernel in kernels if kernel in found]:
+            raise UsageError(f"--since names {twice[0]} twice", hint="its last change")
+        found |= dict.fromkeys(kernels, at.replace(tzinfo=at.tzinfo or UTC))
     return found
 
 

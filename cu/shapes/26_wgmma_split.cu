@@ -25,7 +25,7 @@
 // sums  = "wgmma"
 // parts = "(SPLIT > 1) * SPLIT"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
-//          "UTMALDG", "UCGABAR_WAIT", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+//          "UTMALDG", "no BRA.U.ANY", "UCGABAR_WAIT", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "SPLIT times as many blocks: 96, not 32, for 128 x 1024 outputs (SPLIT=3), each with a third of k."
 // predict = ["seconds <= 0.7 of 23_wgmma_pipeline at M=512 N=512 K=16384"]
 //

@@ -31,7 +31,7 @@
 // workspace = "16 * SMS + 4 * SMS * BM * BN"
 // loads = "BM + BN"
 // sass  = ["HGMMA == 4", "HGMMA in loop == 4", "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop",
-//          "UTMALDG", "no LDL", "no STL"]
+//          "UTMALDG", "no BRA.U.ANY", "no LDL", "no STL"]
 // claim = "128 busy SMs where clusters of 6 keep 96 busy: 16 tiles, each shared by 8 blocks."
 // predict = ["seconds <= 0.9 of 26_wgmma_split at M=512 N=512 K=16384"]
 //

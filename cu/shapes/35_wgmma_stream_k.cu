@@ -30,7 +30,7 @@
 // loads = "BM + BN"
 // sums  = "wgmma"
 // parts = "SHARE == 0"
-// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "UTMALDG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+// sass  = ["HGMMA == 4", "HGMMA in loop == 4", "UTMALDG", "no BRA.U.ANY", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Each SM reads 1/132 of the weight: 27 stages of 16 KB, where two of three SMs of rung 26 read 22 of 32 KB twice."
 //
 // [names]

@@ -28,14 +28,17 @@
 // block = "CONSUMERS + 128"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4) + (CLUSTER == 8) * (10 * SMS // 88 * 8))"
-// where = ["ACROSS and BM < 248 and BN % 64 == 0 or BM % 64 == 0 and BN % 16 == 0", "BM % 8 == 0", "1008 <= DEEP * (BM + BN)",
-//          "BM + BN <= 384 + 32 * (P == 256)", "DEEP * STAGE + BOXES <= 232448", "ALONG_N < CLUSTER", "CLUSTER % max(ALONG_N, 1) == 0"]
+// where = ["ALONG_N < CLUSTER", "CLUSTER % max(ALONG_N, 1) == 0", "BM % 8 == 0", "BM + BN <= 384 + 32 * (P == 256)",
+//          "ACROSS and BM < 248 and BN % 64 == 0 or BM % 64 == 0 and BN % 16 == 0", "1008 <= DEEP * (BM + BN)",
+//          "DEEP * STAGE + BOXES <= 232448"]
 // shared = "DEEP * STAGE + BOXES * (1 + (Q > 64 and P < 256 and DEEP * STAGE + 2 * BOXES <= 232448))"
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "wgmma"
 // sass  = ["HGMMA == 4 if P < 256", "HGMMA in loop == 4 if P < 256", "HGMMA == 8 if P == 256", "HGMMA in loop == 8 if P == 256",
-//          "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM", "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+//          "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM", "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL",
+//          # A loop over the operands of TMA: at its stores alone, at no load (see elect_one).
+//          "BRA.U.ANY <= 4 if P < 256 and Q % 16 == 0"]
 // claim = "Nothing in the loop but four products, two mbarriers and the address of a stage."
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //

@@ -35,7 +35,7 @@
 // sums  = "wgmma"
 // parts = "SPLIT"
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if TRANSA == TRANSB", "no LDS in loop if TRANSA < TRANSB",
-//          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+//          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "no BRA.U.ANY", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
 // predict = ["conflicts == 0", "conflicts with TRANSA=1 TRANSB=1 == 0 at N=256 transa=1 transb=1",
 //            "seconds < 1 of cuBLAS at N=2048"]
@@ -166,7 +166,8 @@ extern "C" __global__ void
         if (maps && warp != CONSUMERS / 32) return;
         wait_for_prerequisites();  // the consumers wait for what comes after it
         if (maps && elect_one())
-            for (unsigned tile = first_tile; tile < tiles; tile += at_once, corner = corner_of(tile)) {
+            for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
+                if (tile > first_tile) corner = corner_of(tile);
                 #pragma unroll 1
                 for (int part = begin; part < end; ++part) {
                     mbarrier_wait(empty + stage, parity);  // the consumers have read what was there

@@ -32,8 +32,9 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.GtE: operator.ge,
 }
 _CALLS: dict[str, Callable[[list[int]], int]] = {"min": min, "max": max}
-_LONGEST = 1000  # characters: enough for any real expression, too few to exhaust Python's stack
-_MOST_NODES = 2000  # of a tree, so that names of names do not grow without bound
+_LONGEST = 1000  # characters: enough for any real expression
+_MOST_NODES = 5000  # of a tree, so that names of names do not grow without bound
+_DEEPEST = 500  # levels: too few to exhaust Python's stack
 _MAX_SHIFT = 62
 _LARGEST = 2**63 - 1
 
@@ -54,6 +55,7 @@ class Expr:
     text: str
     tree: ast.expr = field(repr=False, compare=False)
     names: frozenset[str] = field(repr=False, compare=False)
+    depth: int = field(repr=False, compare=False)
 
     @classmethod
     def parse(cls, text: str | int, named: Mapping[str, Expr] = MappingProxyType({})) -> Expr:
@@ -68,14 +70,18 @@ class Expr:
             tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise ExprError(f"cannot read the expression {text!r}") from None
-        _check(tree, text)
-        tree = _Named(named).visit(tree)
+        try:
+            tree, depth = _read(tree, text, named)
+        except RecursionError:
+            depth = _DEEPEST + 1
+        if depth > _DEEPEST:
+            raise ExprError(f"{text!r} is nested more than {_DEEPEST} deep with all that it names")
         nodes = list(itertools.islice(ast.walk(tree), _MOST_NODES + 1))
         if len(nodes) > _MOST_NODES:
             raise ExprError(f"{text!r} has more than {_MOST_NODES} parts with all that it names")
         functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
         names = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
-        return cls(text=text, tree=tree, names=frozenset(names))
+        return cls(text=text, tree=tree, names=frozenset(names), depth=depth)
 
     def __call__(self, values: Mapping[str, int]) -> int:
         try:
@@ -89,43 +95,53 @@ class Expr:
         return self.text
 
 
-class _Named(ast.NodeTransformer):
-    """Puts expressions in the place of their names."""
+def remembered(expr: Expr) -> Callable[[Mapping[str, int]], int]:
+    """Return a function with the values of `expr` that computes each one once: for listing many sets."""
+    names, known = sorted(expr.names), dict[tuple[int, ...], int]()
 
-    def __init__(self, named: Mapping[str, Expr]) -> None:
-        self._named = named
+    def value(values: Mapping[str, int]) -> int:
+        key = tuple(values[name] for name in names)
+        if key not in known:
+            known[key] = expr(values)
+        return known[key]
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self._named[node.id].tree if node.id in self._named else node
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        node.args = [self.visit(argument) for argument in node.args]
-        return node
+    return value
 
 
-def _check(node: ast.expr, text: str) -> None:
-    """Raise ExprError for a node that the language does not have."""
+def _read(node: ast.expr, text: str, named: Mapping[str, Expr]) -> tuple[ast.expr, int]:
+    """Return a tree with what names stand for in their places, and its depth.
+
+    Raises ExprError for a node that the language does not have.
+    """
+    children: dict[str, list[ast.expr]] = {}
     match node:
         case ast.Constant(value=value) if type(value) is int:
-            return
-        case ast.Name():
-            return
+            pass
+        case ast.Name(id=name):
+            return (named[name].tree, named[name].depth) if name in named else (node, 1)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            children = [left, right]
+            children = {"left": [left], "right": [right]}
         case ast.UnaryOp(op=ast.USub() | ast.Not(), operand=operand):
-            children = [operand]
+            children = {"operand": [operand]}
         case ast.Compare(left=left, ops=ops, comparators=rest) if all(type(op) in _COMPARE for op in ops):
-            children = [left, *rest]
+            children = {"left": [left], "comparators": rest}
         case ast.BoolOp(values=values):
-            children = values
+            children = {"values": values}
         case ast.Call(func=ast.Name(id=name), args=[_, _, *_] as values, keywords=[]) if name in _CALLS:
-            children = values
+            children = {"args": values}
         case _:
             part = ast.get_source_segment(text, node) or text
             hint = " (use // for division)" if isinstance(getattr(node, "op", None), ast.Div) else ""
             raise ExprError(f"{part!r} in {text!r} is not integer arithmetic or a comparison{hint}")
-    for child in children:
-        _check(child, text)
+    deepest = 0
+    for field_name, given in children.items():  # loops: a frame of Python's stack for each level, no more
+        found = []
+        for child in given:
+            tree, depth = _read(child, text, named)
+            found.append(tree)
+            deepest = max(deepest, depth)
+        setattr(node, field_name, found if isinstance(getattr(node, field_name), list) else found[0])
+    return node, 1 + deepest
 
 
 def _walk(node: ast.expr, values: Mapping[str, int]) -> int:

@@ -7,6 +7,7 @@ PEP 723). `KEYS` lists every key. Each error is a SpecError that names the file,
 from __future__ import annotations
 
 import itertools
+import keyword
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -25,7 +26,6 @@ from harness.kernels.prediction import Prediction
 
 MAX_CONFIGS = 1_000_000  # a space larger than this is a mistake in the front matter, not a space
 BYTES = {"swizzle": (0, 32, 64, 128), "promotion": (256, 0, 64, 128)}  # of a tensor map, the default first
-_MATRICES = ("A", "B", "C")  # the operands of the built-in gemm problem
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _ENTRY = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[\w\s:,<>()*&+-]*>)?\Z", re.ASCII)
 
@@ -55,7 +55,7 @@ def read(source: str, path: Path) -> tuple[str, dict[str, Any]]:
     fields = {key: read_one(reader, key) for key, read_one in KEYS.items() if key in reader.table}
     fields.pop("names", None)  # they stand in the expressions already
     zero = Expr.parse(0)
-    fields = {"params": {}, "tile": (), "shared": zero, "programmatic": zero, **fields}
+    fields = {"tile": (), "shared": zero, "programmatic": zero, **fields}
     reader.check_names(fields)
     return title, fields
 
@@ -78,6 +78,11 @@ class _Reader:
         for key in self.table:
             if key not in KEYS:
                 self.fail(key, f"unknown key {key!r}", nearest(key, KEYS, "known keys:"))
+        for key in ("names", "params"):  # what follows a table is part of it
+            if not isinstance(self.table.setdefault(key, {}), dict):
+                self.fail(key, f"{key} must be a table: [{key}]")
+            if own := next((name for name in self.table[key] if name in KEYS), ""):
+                self.fail(own, f"{own!r} stands under [{key}]", "move it above: tables come last")
         for key in ("entry", "block"):
             if key not in self.table:
                 self.fail("", f"the front matter lacks {key}")
@@ -155,13 +160,9 @@ class _Reader:
 
     def names(self, key: str) -> None:
         """Read names for parts of expressions, each of which may use those above it."""
-        if not isinstance(self.table[key], dict):
-            self.fail(key, 'names must be a table: [names] with lines such as ROWS = "BM // 2"')
         for name, value in self.table[key].items():
-            if not _IDENTIFIER.match(name) or name in TAKEN:
+            if not _IDENTIFIER.match(name) or keyword.iskeyword(name) or name in TAKEN:
                 self.fail(name, f"{name} cannot name a part of an expression")
-            if name in self.table.get("params", {}):
-                self.fail(name, f"{name} is a parameter and a name under [names]")
             self._named[name] = self._parse(name, value)
 
     def dtypes(self, key: str) -> tuple[str, ...]:
@@ -208,8 +209,8 @@ class _Reader:
         return tuple(self._tensormap(f"{key}.{operand}", operand, entry) for operand, entry in table.items())
 
     def _tensormap(self, key: str, operand: str, entry: Any) -> TensorMap:
-        if self.table.get("problem", "gemm") == "gemm" and operand not in _MATRICES:
-            self.fail(key, f"no operand {operand!r} to map", f"operands: {', '.join(_MATRICES)}")
+        if self.table.get("problem", "gemm") == "gemm" and operand not in ("A", "B", "C"):
+            self.fail(key, f"no operand {operand!r} to map", "operands: A, B, C")
         if not isinstance(entry, dict) or not {"box"} <= set(entry) <= {"box", "where", *BYTES}:
             self.fail(key, f'{operand} must be {{box = ["ROWS", 64], swizzle = 128}}, not {entry!r}')
         box, sizes = entry["box"], {name: entry.get(name, known[0]) for name, known in BYTES.items()}
@@ -264,13 +265,11 @@ class _Reader:
             self.fail(key, f"{key}: {e.what}", e.hint)
 
     def params(self, key: str) -> dict[str, tuple[int, ...]]:
-        if not isinstance(table := self.table[key], dict):
-            self.fail(key, "params must be a table: [params]")
         spaces: dict[str, tuple[int, ...]] = {}
         size = 1
-        for name, listed in table.items():
-            if name in KEYS:
-                self.fail(name, f"{name!r} stands under [params]", "move it above: [params] comes last")
+        for name, listed in self.table[key].items():
+            if name in self._named:
+                self.fail(name, f"{name} is a parameter and a name under [names]")
             if not _IDENTIFIER.match(name) or name in nvrtc.RESERVED or name.startswith("__"):
                 self.fail(name, f"parameter {name!r} cannot be a macro's name", "such as TILE or BM")
             if name in (*GRID_NAMES, *BLOCK_NAMES):

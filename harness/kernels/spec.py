@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from harness.kernels import frontmatter, text
 from harness.kernels.arch import Arch
 from harness.kernels.dtypes import DTYPES, ELEMENT, FP32, DType
 from harness.kernels.expectation import Expectation
-from harness.kernels.expr import BLOCK_NAMES, GRID_NAMES, Expr, ExprError
+from harness.kernels.expr import BLOCK_NAMES, GRID_NAMES, Expr, ExprError, remembered
 from harness.kernels.prediction import Prediction
 
 GUESSED = "guessed"  # the problem of a kernel without front matter
@@ -141,29 +141,28 @@ class Kernel:
             if self.language == "ptx" and set(values) - set(self.params[name]):
                 fixed = f"{name} is {self.params[name][0]} in this PTX text and cannot be changed"
                 raise UsageError(fixed, where=str(self.path))
-        spaces = [
-            chosen.get(name, values[:1] if defaults else values) for name, values in self.params.items()
-        ]
-        found, broken = False, dict[str, None]()
+        spaces = [chosen.get(name, of[:1] if defaults else of) for name, of in self.params.items()]
+        found, broken, where = False, dict[str, None](), {str(w): remembered(w) for w in self.where}
         for params in (dict(zip(self.params, values, strict=True)) for values in itertools.product(*spaces)):
-            if fault := self.unmet(params):
+            if fault := self.unmet(params, where):
                 broken[fault] = None
             else:
                 found = True
                 yield Variant(kernel=self, params=params).checked()
         if not found:
-            shown = (s[0] if len(s) == 1 else list(s) for s in spaces)
-            tried = " ".join(f"{n}={s}" for n, s in zip(self.params, shown, strict=True))
+            sets = zip(self.params, spaces, strict=True)
+            tried = " ".join(f"{n}={s[0] if len(s) == 1 else list(s)}" for n, s in sets)
             raise UsageError(
                 f"no parameter set of {tried} satisfies where = {list(broken)}",
                 where=str(self.path),
                 hint="choose other values with -p, or widen the lists under [params]",
             )
 
-    def unmet(self, params: Params) -> str:
+    def unmet(self, params: Params, where: Mapping[str, Callable[[Params], int]] | None = None) -> str:
         """Return the first condition of `where` that these parameters do not meet, or an empty string."""
         try:
-            return next((str(w) for w in self.where if not w(params)), "")
+            where = where or {str(w): w for w in self.where}
+            return next((text for text, met in where.items() if not met(params)), "")
         except ExprError as e:
             raise SpecError(f"where: {e}", where=str(self.path)) from None
 

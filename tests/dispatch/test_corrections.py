@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import random
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.dispatch import choose
+from harness.dispatch import choose, shipped_table
 from harness.dispatch.model import corrections, cost
 from harness.dispatch.model.corrections import Forest
 from harness.dispatch.model.features import FEATURES, described
 from harness.dispatch.model.traffic import ALIGNED, DRAM_BYTES, Pitches
 from harness.errors import UsageError
+from harness.kernels import catalog
 from harness.kernels.epilogue import PLAIN
 
 CARD: dict[str, Any] = {"sms": 132, "arch": "sm_90a"}
@@ -122,18 +125,44 @@ def test_they_hold_for_the_gpus_that_were_timed() -> None:
     )
 
 
-def test_corrections_of_other_constants_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["fp32", "tf32", "16 bits"])
+def test_corrections_of_other_constants_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with np.load(corrections.FILE) as arrays:
-        others = {**arrays, "constants": np.array("0" * 64)}
+        others = {**arrays, f"{name} constants": np.array("0" * 64)}
     np.savez_compressed(file := tmp_path / "corrections.npz", **others)
     monkeypatch.setattr(corrections, "FILE", file)
     corrections.shipped.cache_clear()
     try:
-        with pytest.raises(UsageError, match="corrections of other constants") as e:
+        with pytest.raises(UsageError, match=f"corrections of {name} for other constants") as e:
             corrections.shipped()
         assert "fit_corrections.py" in str(e.value)
     finally:
         corrections.shipped.cache_clear()
+
+
+def test_constants_are_told_by_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another constant of one candidate is another fit for its type, and for no other."""
+    before = {name: corrections.constants(name) for name in ("fp32", "tf32", "16 bits")}
+    assert len(set(before.values())) == 3
+    listed = copy.deepcopy(shipped_table.contents())
+    changed = next(c for c in listed["candidates"] if c.get("dtype") == "fp16")
+    changed["start"] += 1
+    monkeypatch.setattr(shipped_table, "contents", lambda: listed)
+    after = {name: corrections.constants(name) for name in before}
+    assert [name for name in before if before[name] != after[name]] == ["16 bits"]
+
+
+def test_the_number_of_stages_is_told_where_a_candidate_takes_as_many_as_fit() -> None:
+    """For 128 x 256 of 16 bits that is four, with STAGES = 0 as with STAGES = 4."""
+    at = FEATURES.index("STAGES")
+    found = set()
+    for variant in (catalog.kernel("23_wgmma_pipeline").variant(STAGES=stages) for stages in (0, 4)):
+        one = next(c for c in choose.candidates() if c.variant.kernel.name == "23_wgmma_pipeline")
+        about = {"layout": "NN", "pitches": ALIGNED, "cycles": 1e4}
+        found.add(described(replace(one, variant=variant), (512, 512, 512, 132), **about)[at])
+    assert found == {4}
 
 
 def test_the_shipped_file_is_small() -> None:

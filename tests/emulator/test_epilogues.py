@@ -52,6 +52,7 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "23 of 256 rows": ("23_wgmma_pipeline", {"BM": 256, "BN": 96, "STAGES": 3}),
     "23 across": ("23_wgmma_pipeline", {"BM": 80, "BN": 64, "STAGES": 8}),
     "23 across, half a box": ("23_wgmma_pipeline", {"BM": 72, "BN": 64, "STAGES": 8}),
+    "23 across 256": ("23_wgmma_pipeline", {"BM": 104, "BN": 256, "STAGES": 0}),
     "24": ("24_wgmma_fp16", {"BM": 64, "BN": 64, "STAGES": 8}),
     "25": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8}),
     "25 NT": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8, "TRANSB": 1}),

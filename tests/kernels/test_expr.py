@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.kernels.expr import Expr, ExprError
+from harness.kernels.expr import Expr, ExprError, remembered
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,34 @@ def test_names_stand_for_expressions() -> None:
 
 def test_names_do_not_grow_without_bound() -> None:
     named = {"X": Expr.parse("N + N")}
-    with pytest.raises(ExprError, match="'X \\* X' has more than 2000 parts with all that it names"):
+    with pytest.raises(ExprError, match="'X \\* X' has more than 5000 parts with all that it names"):
         for _ in range(64):
             named = {"X": Expr.parse("X * X", named)}
     assert Expr.parse("X + 1", named).names == {"N"}  # what was read before is as it was
+
+
+def test_depth_is_bounded() -> None:
+    """By itself, and with all that is named: Python's stack is never exhausted."""
+    assert Expr.parse("1" + "+1" * 498)({}) == 499
+    assert Expr.parse("-" * 400 + "N")({"N": 3}) == 3
+    with pytest.raises(ExprError, match="nested more than 500 deep"):
+        Expr.parse("-" * 998 + "N")
+    chain = Expr.parse("N")
+    with pytest.raises(ExprError, match="'-T' is nested more than 500 deep with all that it names"):
+        for _ in range(2000):
+            chain = Expr.parse("-T", {"T": chain})
+    assert chain({"N": 7}) == -7
+
+
+def test_values_are_remembered() -> None:
+    expr = Expr.parse("A // B")
+    value = remembered(expr)
+    assert [value({"A": a, "B": b, "C": c}) for a in (7, 9) for b in (2, 3) for c in (0, 1)] == [
+        *(3, 3, 2, 2),
+        *(4, 4, 3, 3),
+    ]
+    with pytest.raises(ExprError, match="divides by zero"):
+        value({"A": 1, "B": 0})
 
 
 @given(st.text(max_size=60))

@@ -75,6 +75,8 @@ def test_names_of_expressions() -> None:
         ('// SMS = "TM"\n', "SMS cannot name a part of an expression"),
         ('// "2x" = "TM"\n', "2x cannot name a part of an expression"),
         ('// A = "B"\n// B = "TM"\n', "block uses B, which is not under [params]"),
+        ('// if = "TM"\n', "if cannot name a part of an expression"),
+        ('// requires = "TM"\n', "a/k.cu:13: 'requires' stands under [names]"),
         ('// A = "TM +"\n', "a/k.cu:13: A: cannot read the expression 'TM +'"),
         ("// A = [1]\n", "A must hold integer expressions, not [1]"),
     ],
@@ -85,6 +87,9 @@ def test_refused_names(names: str, message: str) -> None:
 
 def test_names_are_a_table() -> None:
     assert "names must be a table: [names]" in refuse(GOOD.replace("// shared ", "// names = 3\n// shared "))
+    head, _, _ = GOOD.partition("//\n// [params]")
+    wrong = head + '// params = 3\n//\n// [names]\n// A = "4"\n// ///\n'
+    assert "params must be a table: [params]" in refuse(wrong)
 
 
 def test_variants_follow_where_and_choice() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -284,6 +285,20 @@ def test_times_from_before_a_kernel_changed_are_earlier_ones() -> None:
     for moment, kernel in ((RECORD, name), ("2026-11-27T20:00", "42_single_flaots")):
         with pytest.raises(UsageError, match=f"no times of {kernel} from before {moment}"):
             fit_model.times([path, newer], known, since=[[moment, kernel]])
+
+
+@pytest.mark.parametrize(
+    ("since", "message"),
+    [
+        ([["yesterday", "42_single_floats"]], "--since yesterday: not a moment"),
+        ([["28.11.2026", "42_single_floats"]], "--since 28.11.2026: not a moment"),
+        ([["2026-11-27T20:00"]], "--since 2026-11-27T20:00 names no kernel"),
+        ([["2026-11-27", "x"], ["2026-11-28", "y", "x"]], "--since names x twice"),
+    ],
+)
+def test_changes_that_are_none(since: list[list[str]], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        fit_model.changes(since)
 
 
 def test_times_of_results_with_rows_anywhere_are_earlier_alone() -> None:

@@ -70,6 +70,8 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "23_wgmma_pipeline",
         {"BM": 176, "BN": 192, "STAGES": 0, "CLUSTER": 2, "TRANSA": 1, "TRANSB": 1},
     ),
+    "29 as deep as fits": ("29_wgmma_grid_split", {"BM": 80, "BN": 64, "STAGES": 0, "ACROSS": 1}),
+    "35 as deep as fits": ("35_wgmma_stream_k", {"BM": 32, "BN": 64, "STAGES": 0, "CLUSTER": 2}),
     "23 across 256": ("23_wgmma_pipeline", {"BM": 104, "BN": 256, "TRANSB": 1}),
     "23 across 256, in pairs": (
         "23_wgmma_pipeline",

@@ -142,7 +142,7 @@ class Candidate:
     @property
     def persistent(self) -> bool:
         """True if the grid depends on the number of SMs instead of being one block per tile."""
-        return any("SMS" in e.text for e in self.variant.kernel.grid)
+        return any("SMS" in e.names for e in self.variant.kernel.grid)
 
     def serves(self, M: int, N: int, arch: str) -> bool:
         """Return True if it can compute M x N outputs on `arch`.
@@ -159,7 +159,7 @@ class Candidate:
         """Return the number of tiles."""
         (rows, columns), cluster = self.variant.tile, self.variant.params.get("CLUSTER", 1)
         down = self.variant.params.get("ALONG_N") or cluster  # blocks of a cluster one above the other
-        if self.variant.params.get("TRANSA") and "TRANSA" in self.variant.kernel.tile[0].text:
+        if self.variant.params.get("TRANSA") and "TRANSA" in self.variant.kernel.tile[0].names:
             down = cluster // down  # 25_wgmma_tf32 computes TT from the other side: its M is then N
         if self.variant.params.get("ACROSS"):
             down = cluster // down  # and so does 29_wgmma_grid_split
