@@ -31,7 +31,7 @@ from fit_model import Time, Vector
 
 from harness.dispatch.model import corrections
 from harness.dispatch.model.features import described
-from harness.errors import HarnessError
+from harness.errors import HarnessError, UsageError
 from harness.results.tables import plain_table
 from harness.support import files
 
@@ -117,6 +117,8 @@ def boosted(sample: Sample, first: int = _FIRST, last: int = _LAST) -> list[ligh
     data = lightgbm.Dataset(sample.rows, sample.errors, weight=sample.weights)
     all_of_it = lightgbm.train(dict(_OPTIONS), data, num_boost_round=first)
     today = ~sample.earlier
+    if not today.any():
+        raise UsageError("no times of today's code", hint="records from after --since")
     before = np.asarray(all_of_it.predict(sample.rows[today]))
     rest = lightgbm.Dataset(
         sample.rows[today], sample.errors[today], weight=sample.weights[today], init_score=before
