@@ -8,12 +8,15 @@
 // line, or two by four (ALONG_N=2 or 4).
 //
 // With BM=256 a warpgroup multiplies two times 64 rows: a tile of 256 x 160 asks the L2 cache for an eighth less a
-// product than one of 128 x 256.
+// product than one of 128 x 256. STAGES=0 takes as many stages as fit.
 //
 // wgmma multiplies 64 rows at a time, but as many columns as one likes. If M is 667, three tiles of 224 rows fit better
 // than six of 128: where BM is no multiple of 64, the product is computed from its other side, C^T = B^T A^T, as in 35.
 // stmatrix turns the results back on their way to shared memory, and the four warps of a warpgroup fill a box of C. Any
 // multiple of eight rows will do: 165 rows are one tile of 168.
+//
+// One thread asks for the boxes. Which one, the branch itself decides by elect.sync: the compiler then knows that a single
+// thread is active, and TMA takes its operands from uniform registers without a loop over those of a warp.
 //
 // In short products half of the time passes before the first box arrives. So the tensor maps are prefetched,
 // the first box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of
@@ -65,7 +68,7 @@
 // [params]
 // BM = [128, 64, 192, 256, 40, 48, 56, 72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160, 168, 176, 200, 208, 224, 232, 240]
 // BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240]
-// STAGES = [4, 0, 3, 5, 6, 8, 12]
+// STAGES = [4, 0, 8]
 // CLUSTER = [1, 2, 4, 8]
 // ALONG_N = [0, 1, 2, 4]
 // GROUP = [8, 1, 2, 4]

@@ -34,7 +34,7 @@ _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 _CALLS: dict[str, Callable[[list[int]], int]] = {"min": min, "max": max}
 _LONGEST = 1000  # characters: enough for any real expression
 _MOST_NODES = 5000  # of a tree, so that names of names do not grow without bound
-_DEEPEST = 500  # levels: too few to exhaust Python's stack
+_DEEPEST = 200  # levels: too few to exhaust Python's stack
 _MAX_SHIFT = 62
 _LARGEST = 2**63 - 1
 
