@@ -114,6 +114,18 @@ def test_names_do_not_grow_without_bound() -> None:
     assert Expr.parse("X + 1", named).names == {"N"}  # what was read before is as it was
 
 
+def test_the_largest_tree_is_allowed() -> None:
+    """A call has three nodes beside its arguments: 3 + 490, then 3 + 10 * 493 + 67."""
+    named = {"X": Expr.parse(f"min({', '.join('1' * 490)})".replace(" ", ""))}
+
+    def read(ones: int) -> Expr:
+        return Expr.parse(f"max({'X,' * 10}{','.join('1' * ones)})", named)
+
+    assert read(67)({}) == 1
+    with pytest.raises(ExprError, match="more than 5000 parts"):
+        read(68)
+
+
 def test_depth_is_bounded() -> None:
     """By itself, and with all that is named: Python's stack is never exhausted."""
     assert Expr.parse("1" + "+1" * 199)({}) == 200
