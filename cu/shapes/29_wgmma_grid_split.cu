@@ -21,11 +21,11 @@
 // dtype = ["bf16", "fp16"]
 // aliases = {fp16 = "30_grid_split_fp16"}
 // min_arch = "sm_90a"
-// block = "2 * (ACROSS * BN + (1 - ACROSS) * BM) + 128"
+// block = "2 * P + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS // CLUSTER * CLUSTER"
-// where = ["(ACROSS * BN + (1 - ACROSS) * BM) % 64 == 0", "ACROSS * BN + (1 - ACROSS) * BM <= 192",
-//          "ACROSS * BN + (1 - ACROSS) * BM <= 128 or BM * BN == 24576", "1024 <= DEEP * (BM + BN)", "DEEP * LINES <= 1792"]
+// where = ["P % 64 == 0", "P <= 192", "P <= 128 or BM * BN == 24576",
+//          "1024 <= DEEP * (BM + BN)", "DEEP * LINES <= 1792"]
 // shared = "DEEP * (128 * LINES + 16)"
 // cooperative = true
 // workspace = "16 * SMS + 4 * SMS * BM * BN"
@@ -36,6 +36,7 @@
 // predict = ["seconds <= 0.9 of 26_wgmma_split at M=512 N=512 K=16384"]
 //
 // [names]
+// P = "ACROSS * BN + (1 - ACROSS) * BM"  # the side of which a warpgroup multiplies 64 at a time
 // LINES = "BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)"  # of 128 bytes, in a stage
 // DEEP = "STAGES + (STAGES == 0) * (1792 // LINES)"  # 0: as many as fit
 //

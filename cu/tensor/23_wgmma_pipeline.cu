@@ -33,8 +33,8 @@
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4) + (CLUSTER == 8) * (10 * SMS // 88 * 8))"
 // where = ["ALONG_N < CLUSTER", "CLUSTER % max(ALONG_N, 1) == 0", "BM % 8 == 0", "BM + BN <= 384 + 32 * (P == 256)",
 //          "ACROSS and BM < 248 and BN % 64 == 0 or BM % 64 == 0 and BN % 16 == 0", "1008 <= DEEP * (BM + BN)",
-//          "DEEP * STAGE + BOXES <= 232448"]
-// shared = "DEEP * STAGE + BOXES * (1 + (Q > 64 and P < 256 and DEEP * STAGE + 2 * BOXES <= 232448))"
+//          "DEEP * STAGE + BOXES <= MOST_SHARED"]
+// shared = "DEEP * STAGE + BOXES * (1 + (Q > 64 and P < 256 and DEEP * STAGE + 2 * BOXES <= MOST_SHARED))"
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "wgmma"
@@ -46,13 +46,14 @@
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
 // [names]
+// MOST_SHARED = 232448  # bytes a block may have
 // ACROSS = "BM % 64 > 0"
 // P = "(1 - ACROSS) * BM + ACROSS * BN"  # the side of which a warpgroup multiplies 64 at a time, and the other one
 // Q = "(1 - ACROSS) * BN + ACROSS * BM"
 // CONSUMERS = "2 * P - 256 * (P == 256)"
 // BOXES = "64 * CONSUMERS"  # bytes: a box of C of each warp. There are two if a tile has so many and they fit
 // STAGE = "128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16"
-// DEEP = "STAGES + (STAGES == 0) * ((232448 - BOXES) // STAGE)"  # 0: as many as fit
+// DEEP = "STAGES + (STAGES == 0) * ((MOST_SHARED - BOXES) // STAGE)"  # 0: as many as fit
 // SHARE_B = "max(ALONG_N, (ALONG_N == 0) * CLUSTER)"
 // SHARE_A = "CLUSTER // SHARE_B"
 // OF_A = "1 + (BM % (8 * SHARE_A) == 0) * (SHARE_A - 1)"  # parts of a K-major tile: one where its rows cannot be divided

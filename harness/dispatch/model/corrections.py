@@ -86,7 +86,7 @@ def ranked(
     if not found or not holds(shape[-1], arch, found[0][0].dram):
         return found
     first, rest = found[:MOST], found[MOST:]
-    types = [_ALIKE.get(c.dtype.name, c.dtype.name) for c, _ in first]
+    types = [_type_of(c.dtype.name) for c, _ in first]
     factors = np.ones(len(first))
     for name in shipped().keys() & set(types):
         own = [i for i, other in enumerate(types) if other == name]
@@ -129,8 +129,13 @@ def shipped() -> Mapping[str, Forest]:
 def constants(name: str) -> str:
     """Return the SHA-256 of what a type's corrections belong to: its candidates, and `FEATURES`."""
     listed = shipped_table.contents()["candidates"]
-    own = [c for c in listed if _ALIKE.get(c.get("dtype", "fp32"), c.get("dtype", "fp32")) == name]
+    own = [c for c in listed if _type_of(c.get("dtype", "fp32")) == name]
     return hashlib.sha256(json.dumps([own, FEATURES], sort_keys=True).encode()).hexdigest()
+
+
+def _type_of(dtype: str) -> str:
+    """Return the name of the trees of an element type."""
+    return _ALIKE.get(dtype, dtype)
 
 
 def unpacked(arrays: Mapping[str, Any], name: str) -> Forest:

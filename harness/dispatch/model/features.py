@@ -51,18 +51,17 @@ def described(
     Rates are of one SM.
     """
     params = one.variant.params
-    numbers: list[float] = [params.get(name, 0) for name in _PARAMETERS]
-    numbers[0] = numbers[0] or _stages(one)
-    numbers += [getattr(one, name) for name in _CONSTANTS]
+    if params.get("STAGES") == 0:
+        params = {**params, "STAGES": _as_many_as_fit(one)}
+    numbers = [params.get(name, 0) for name in _PARAMETERS] + [getattr(one, name) for name in _CONSTANTS]
     numbers += _product(one, shape) + _tiles(one, shape) + _steps(one, shape)
     numbers += _rates(one, shape, cycles) + _layout(one, shape, layout, pitches)
     return [float(one.variant.kernel.path.stem[:2]), *map(float, numbers)]
 
 
-def _stages(one: Candidate) -> int:
-    """Return about how many stages a candidate has that takes as many as fit; 0 if it has none."""
-    stage = sum(one.variant.tile) * one.depth * one.dtype.itemsize
-    return one.variant.shared // stage if "STAGES" in one.variant.params else 0
+def _as_many_as_fit(one: Candidate) -> int:
+    """Return about how many stages fit, as if shared memory held whole tiles and nothing else."""
+    return one.variant.shared // (sum(one.variant.tile) * one.depth * one.dtype.itemsize)
 
 
 def _product(one: Candidate, shape: tuple[int, int, int, int]) -> list[float]:
