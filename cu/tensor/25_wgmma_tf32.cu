@@ -17,6 +17,10 @@
 // what it can just give. So blocks of a cluster share rows of A (side by side, ALONG_N=1), columns of B, or two by
 // two both (CLUSTER=4, ALONG_N=2), as in 23. A and B are those of the text here.
 //
+// SPLIT blocks of a cluster share a tile, each with a part of k. Where tiles are few and k is deep, eight are too few for
+// tiles as large as the L2 cache wants them: with SHARE=1 as many clusters share a tile as there is room for. The blocks
+// that have the same piece of its sums store it, and the one that comes last adds them up, always in the same order.
+//
 // /// kernel
 // entry = "matmul"
 // after = "23_wgmma_pipeline"
@@ -25,17 +29,20 @@
 // block = "2 * BN + 128"
 // tile  = ["BM + TRANSA * (BN - BM)", "BN + TRANSA * (BM - BN)"]
 // grid  = """(SPLIT == 1) * max(CLUSTER, (CLUSTER < 4) * BLOCKS * SMS // CLUSTER * CLUSTER + (CLUSTER == 4) * (10 * SMS // 44 * 4)) \
-//            + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y * TILES_Z"""
-// where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512",
+//            + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y * TILES_Z * max(1, SHARE * min(K // (128 * SPLIT), \
+//              ((SPLIT == 2) * (SMS // 2) + (SPLIT > 2) * (10 * SMS // (11 * SPLIT))) // (TILES_X * TILES_Y * TILES_Z)))"""
+// where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512 << SHARE", "SHARE < SPLIT",
 //          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB",
 //          "CLUSTER == 1 or BLOCKS * SPLIT == 1", "ALONG_N < CLUSTER", "ALONG_N > 0 or CLUSTER < 4"]
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
+// workspace = "(GRID_X > SPLIT * TILES_X * TILES_Y * TILES_Z) * SHARE * (4096 + GRID_X * (4 * BM * BN // SPLIT))"
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "wgmma"
-// parts = "SPLIT"
+// parts = "(SHARE == 0) * SPLIT"
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if TRANSA == TRANSB", "no LDS in loop if TRANSA < TRANSB",
-//          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "no BRA.U.ANY", "ACQBULK", "PREEXIT", "no LDL", "no STL"]
+//          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "no BRA.U.ANY", "ACQBULK", "PREEXIT", "no LDL in loop", "no STL in loop",
+//          "no LDL if SHARE * TRANSA == 0", "no STL if SHARE * TRANSA == 0"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
 // predict = ["conflicts == 0", "conflicts with TRANSA=1 TRANSB=1 == 0 at N=256 transa=1 transb=1",
 //            "seconds < 1 of cuBLAS at N=2048"]
@@ -52,6 +59,7 @@
 // STAGES = [4, 6, 8, 5]
 // BLOCKS = [1, 2]
 // SPLIT = [1, 2, 4, 8]
+// SHARE = [0, 1]
 // CLUSTER = [1, 2, 4]
 // ALONG_N = [0, 1, 2]
 // GROUP = [8]
@@ -63,6 +71,7 @@
 #include "cluster.cuh"
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
+#include "grid_sync.cuh"
 #include "vector.cuh"
 #include "raster.cuh"
 #include "tma.cuh"
@@ -92,16 +101,19 @@ extern "C" __global__ void
                               const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_c,
                               const float* B, const float* A, float* C, int N, int M, int K,
-                              int ldb, int lda, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS)
+                              int ldb, int lda, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
+                              unsigned* workspace)
 #else
                        matmul(const __grid_constant__ TensorMap map_a,
                               const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_c,
                               const float* A, const float* B, float* C, int M, int N, int K,
-                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS)
+                              int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER BATCH_PARAMETERS,
+                              unsigned* workspace)
 #endif
 {
     extern __shared__ __align__(1024) float memory[];
+    __shared__ bool came_last;
     auto As = (float(*)[BM][BK])memory;
     auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns; or BN rows of a transposed B
     auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns of B
@@ -120,13 +132,15 @@ extern "C" __global__ void
         const auto [row, col] = grouped_raster(own, tiles_m, tiles_n, GROUP);
         return Corner{int((row * SHARE_B + place_b) * BM), int((col * SHARE_A + place_a) * BN), matrix};
     };
-    const unsigned first_tile = blockIdx.x / (SPLIT * CLUSTER), at_once = gridDim.x / (SPLIT * CLUSTER);
+    const unsigned at_once = gridDim.x / (SPLIT * CLUSTER), sharers = SHARE ? at_once / tiles : 1;  // clusters of a tile
+    const unsigned first_tile = blockIdx.x / (SPLIT * CLUSTER * sharers);
     if (first_tile >= tiles) return;  // more SMs than tiles
 
-    // With SPLIT blocks for a tile: the part of k that this block takes, in stages; maybe none.
+    // With several blocks for a tile: the part of k that this block takes, in stages; maybe none.
     const int rank = blockIdx.x % SPLIT, stages_of_k = (K - 1) / BK + 1;
-    const int begin = (long long)stages_of_k * rank / SPLIT;
-    const int end = (long long)stages_of_k * (rank + 1) / SPLIT;
+    const unsigned part_of_k = blockIdx.x % (SPLIT * sharers);
+    const int begin = (long long)stages_of_k * part_of_k / (SPLIT * sharers);
+    const int end = (long long)stages_of_k * (part_of_k + 1) / (SPLIT * sharers);
 
     const int self = threadIdx.x, lane = self % 32;
     const int warp = __shfl_sync(~0u, self / 32, 0);  // uniform in a warp
@@ -309,22 +323,40 @@ extern "C" __global__ void
                               sum[i + next * e + pair]);
             cluster_sync();  // all sums of this tile have been written
 
+            constexpr int PIECE = BM * BN / 4 / SPLIT;  // four sums each, that this block adds up
+            const auto store = [&](int i, float4 v) {
+                const int q = rank * PIECE + i, down = c_row + q / (COLUMNS / 4), right = c_col + q % (COLUMNS / 4) * 4;
+                const float total[4] = {v.x, v.y, v.z, v.w};
+                if (down < c_rows && right < c_columns)
+                    store4(own_c + (long long)down * ldc + right, total, c_columns - right, aligned16(own_c, ldc), alpha, beta,
+                           epilogue, down, right);
+            };
+            const auto pieces = (float4(*)[PIECE])(workspace + 1024);  // of each block; counters before them
             #pragma unroll
-            for (int i = 0; i < BM * BN / 4 / SPLIT / CONSUMERS; ++i) {
-                const int q = (rank * (BM * BN / 4 / SPLIT / CONSUMERS) + i) * CONSUMERS + self;
-                const int down = q / (COLUMNS / 4), right = q % (COLUMNS / 4) * 4;
-                const int left = c_columns - c_col - right;
-                if (c_row + down >= c_rows || left <= 0) continue;
-                float total[4] = {};
+            for (int i = self; i < PIECE; i += CONSUMERS) {
+                const int q = rank * PIECE + i;
+                float4 total = {};
                 #pragma unroll
                 for (int other = 0; other < SPLIT; ++other) {
-                    const float4 v = ld_shared_cluster(&sums[down][right], other);
-                    total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
+                    const float4 v = ld_shared_cluster(&sums[q / (COLUMNS / 4)][q % (COLUMNS / 4) * 4], other);
+                    total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
                 }
-                store4(own_c + (long long)(c_row + down) * ldc + (c_columns - left), total, left, aligned16(own_c, ldc),
-                       alpha, beta, epilogue, c_row + down, c_columns - left);
+                if (SHARE && sharers > 1) __stcg(&pieces[blockIdx.x][i], total);
+                else store(i, total);
             }
             cluster_sync_relaxed();  // no block exits while others read its memory
+            if (SHARE && sharers > 1) {
+                const unsigned low = tile * sharers * SPLIT + rank;  // the first block that has this piece
+                named_barrier_sync<CONSUMERS>();
+                if (self == 0) {
+                    came_last = atomic_add_acq_rel(workspace + tile * SPLIT + rank, 1) == sharers - 1;
+                    if (came_last) workspace[tile * SPLIT + rank] = 0;
+                }
+                named_barrier_sync<CONSUMERS>();
+                if (came_last)
+                    reduce_parts<CONSUMERS, 2, 8>([&](unsigned i) { return pieces[low + i * SPLIT]; }, 0, sharers - 1, self,
+                                                  PIECE, store);
+            }
         } else if (aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(float)) && c_columns % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
             // TMA stores boxes of 32 x 32, from two places in turn, while the next tile begins.
             const bool leader = warp % 2 == 0 && lane == 0;

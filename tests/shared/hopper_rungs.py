@@ -83,6 +83,11 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "25 NT": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8, "TRANSB": 1}),
     "25 TT": ("25_wgmma_tf32", {"TRANSA": 1, "TRANSB": 1}),
     "25 TT split": ("25_wgmma_tf32", {"BM": 128, "STAGES": 6, "SPLIT": 4, "TRANSA": 1, "TRANSB": 1}),
+    "25 shared": ("25_wgmma_tf32", {"BM": 128, "STAGES": 6, "SPLIT": 2, "SHARE": 1, "TRANSB": 1}),
+    "25 TT shared": (
+        "25_wgmma_tf32",
+        {"BM": 64, "BN": 64, "STAGES": 8, "SPLIT": 4, "SHARE": 1, "TRANSA": 1, "TRANSB": 1},
+    ),
     "25 in pairs NT": (
         "25_wgmma_tf32",
         {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 2, "TRANSB": 1},

@@ -19,9 +19,10 @@ rounds are shared among all blocks, or among fewer, so that each has at least LE
 ``"grid"`` (29_wgmma_grid_split) as many blocks share a tile as there are SMs for it. With ``"fill"``
 (33_small_tiles and 39_bf16x6_tiles, which are not persistent) up to eight clusters of SPLIT blocks share one,
 as many as fill the SMs BLOCKS times, if k is long enough for them; they do not wait for each other. With
-``"even"`` (35_wgmma_stream_k) all blocks have the same number of steps, wherever tiles end. Where tiles are
-shared, `sharing` is added: for storing partial sums, finding those of the others and adding them. With
-``"even"`` it is for two blocks, and grows with their number, for one of them adds up what all have stored.
+``"clusters"`` (25_wgmma_tf32) as many clusters share a tile as there is room for. With ``"even"``
+(35_wgmma_stream_k) all blocks have the same number of steps, wherever tiles end. Where tiles are shared,
+`sharing` is added: for storing partial sums, finding those of the others and adding them. With ``"even"`` it
+is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
 A step takes `turned_a` times as long where A is stored transposed, and `turned_b` where B is. A tile takes
 `ragged` longer where rows of C begin elsewhere than at multiples of 16 bytes: TMA cannot store them then, and
@@ -166,8 +167,15 @@ class Candidate:
         clusters = math.ceil(M / (rows * down)) * math.ceil(N / (columns * (cluster // down)))
         return clusters * cluster * self.batch
 
+    def room(self, sms: int) -> int:
+        """Return how many clusters run at once, be their blocks of one tile or of as many tiles."""
+        together = self.split * self.variant.params.get("CLUSTER", 1)
+        return (_CLUSTERS if sms == H200_SMS else {}).get(together, max(1, sms // together))
+
     def parts(self, M: int, N: int, K: int, sms: int) -> int:
         """Return how many blocks, or clusters of SPLIT, share a tile if they are to fill the SMs; else 1."""
+        if self.shares == "clusters":
+            return max(1, min(K // (_LEAST_K * self.split), self.room(sms) // self.count(M, N)))
         if self.shares != "fill":
             return 1
         most = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (self.count(M, N) * self.split)
@@ -176,9 +184,7 @@ class Candidate:
     def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, float]:
         """Return the steps and the tiles of the busiest SM, and how often `sharing` is to be added."""
         cluster, tiles = self.variant.params.get("CLUSTER", 1), self.count(M, N)
-        steps = math.ceil(math.ceil(K / self.split) / self.depth)
-        together = self.split * cluster  # blocks of a cluster, of a tile or of as many tiles
-        room = (_CLUSTERS if sms == H200_SMS else {}).get(together, max(1, sms // together))
+        steps, room = math.ceil(math.ceil(K / self.split) / self.depth), self.room(sms)
         if self.shares == "stream":
             whole, rest = divmod(tiles, sms)
             sharers = max(rest, min(sms, rest * steps // self.variant.params["LEAST"]))
@@ -204,10 +210,10 @@ class Candidate:
             rounds, rest = divmod(tiles * self.split * parts, sms * self.resident)
             count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / sms)
             return count * math.ceil(steps / parts), count, parts > 1
-        at_once = cluster * room
-        rounds, rest = divmod(tiles, at_once * self.resident)
+        at_once, parts = cluster * room, self.parts(M, N, K, sms)
+        rounds, rest = divmod(tiles * parts, at_once * self.resident)
         count = (rounds + (rest > 0)) * self.resident if rounds else math.ceil(rest / at_once)
-        return count * steps, count, False
+        return count * math.ceil(steps / parts), count, parts > 1
 
     def busy(
         self,
@@ -314,9 +320,10 @@ def ranked(
     """Return candidates with their cycles for M, N, K and so many SMs, fastest first.
 
     Those with equal cycles (limited by DRAM) are in the order of their busy cycles. Left out are kernels that
-    share tiles by the grid where they would share none: of 1,020 so timed 5 were the fastest.
+    share tiles by the grid, where they would share none (of 1,020 so timed 5 were the fastest), and those
+    that would share none among clusters, for they are others'.
     """
-    candidates = [c for c in candidates if c.shares != "grid" or c.turns(*shape)[2]]
+    candidates = [c for c in candidates if c.shares not in ("grid", "clusters") or c.turns(*shape)[2]]
     found = [(c.cycles(*shape, layout, pitches), c.busy(*shape, pitches.straddled), c) for c in candidates]
     found.sort(key=lambda one: one[:2])
     return [(one, cycles) for cycles, _, one in found]

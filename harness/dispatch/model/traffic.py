@@ -95,8 +95,10 @@ def copied(
         return ""
     dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
     tiles = math.ceil(M / rows) * math.ceil(N / columns)
-    # A kernel with a workspace shares each tile among as many blocks as there are SMs for it.
-    split = max(1, sms // tiles) if variant.kernel.workspace else variant.params.get("SPLIT", 1)
+    split = variant.params.get("SPLIT", 1)
+    # A kernel with a workspace shares each tile among as many blocks as there are SMs for it; 25 if told to.
+    if variant.kernel.workspace and ("SPLIT" not in variant.params or variant.params.get("SHARE")):
+        split = max(split, sms // tiles)
     rounds = math.ceil(tiles * split / sms)
     depth = math.ceil(K / split)
     loads = {"A": min(rows, M), "B": min(columns, N)}
