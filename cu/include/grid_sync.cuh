@@ -26,6 +26,21 @@ __device__ inline unsigned load_acquire(const unsigned* counter)
     return value;
 }
 
+// Return true in the block that comes last of `members`, which then sees what the others have written. Threads call it for
+// which sync() is a barrier, thread 0 among them. The counter is zero before and after.
+template <typename Sync>
+__device__ inline bool last_of(unsigned members, unsigned* counter, Sync sync)
+{
+    __shared__ bool last;
+    sync();
+    if (threadIdx.x == 0) {
+        last = atomic_add_acq_rel(counter, 1) == members - 1;
+        if (last) *counter = 0;
+    }
+    sync();
+    return last;
+}
+
 // Add up the partial sums of the blocks `low` to `high`, in this order, and pass each total to store(at, total).
 // part(block) points to the float4s of a block; of these it takes every STEP-th from `at` to `end`. A load takes most
 // of a microsecond, so QUADS_AT_ONCE * BLOCKS_AT_ONCE of them are in flight at a time.

@@ -223,20 +223,6 @@ __device__ inline void multiply_share(void* memory, const ELEMENT* A, const ELEM
     __syncthreads();  // the last stage has been read: its memory is free
 }
 
-// Return true in the block that comes last of `members`, which then sees what the others have written. All THREADS call it.
-// The counter is zero before and after.
-__device__ inline bool last_of(unsigned members, unsigned* counter)
-{
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = atomic_add_acq_rel(counter, 1) == members - 1;
-        if (last) *counter = 0;
-    }
-    __syncthreads();
-    return last;
-}
-
 // The tile of C on its way from registers to memory. Rows are longer by PAD floats, to keep banks apart. From here on code
 // is in loops: what runs once waits for each of its instructions to be fetched.
 #define QUADS (BM * BN / 4)
@@ -284,7 +270,7 @@ struct Staged {
             const auto sums = (float4(*)[QUADS])(workspace + MOST_SHARERS) + tile * parts;
             #pragma unroll 4
             for (int q = first; q < end; q += THREADS) __stcg(&sums[part][q], quad_at(q));
-            if (!last_of(parts, workspace + tile * SPLIT + rank)) return;
+            if (!last_of(parts, workspace + tile * SPLIT + rank, [] { __syncthreads(); })) return;
             #pragma unroll 2
             for (int q = first; q < end; q += THREADS) {
                 float4 v[MOST_PARTS], total = {};

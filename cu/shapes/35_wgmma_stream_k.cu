@@ -12,7 +12,7 @@
 // Adding up takes 2 us and more. Where tiles of 64 by the thin side, or a thin side cut in two, are as many as there are
 // SMs, SHARE=0 needs none of it. As many blocks then read the same from the L2 cache, so those of a cluster (CLUSTER=2, 4)
 // share what they have in common, as in 23: one above the other columns of B, side by side (ALONG_N=1) rows of A, or two by
-// two (ALONG_N=2) both.
+// two (ALONG_N=2) both. Eight rows among four blocks are loaded whole, by another block for each stage.
 //
 // /// kernel
 // entry = "matmul"
@@ -22,8 +22,7 @@
 // block = "256 + 128 * (BM == 128 or BN == 128)"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4))"
-// where = ["BM == 64 or BM == 128 or BN == 64 or BN == 128", "1024 <= DEEP * (BM + BN)", "DEEP * LINES <= 1792", "ALONG_N < CLUSTER",
-//          "BM % (8 * SHARE_A) == 0", "BN % (8 * SHARE_B) == 0"]
+// where = ["BM == 64 or BM == 128 or BN == 64 or BN == 128", "1024 <= DEEP * (BM + BN)", "DEEP * LINES <= 1792", "ALONG_N < CLUSTER"]
 // shared = "DEEP * (128 * LINES + 16)"
 // workspace = "16 * SMS + SHARE * 8 * SMS * BM * BN"
 // programmatic = 1
@@ -40,12 +39,14 @@
 // DEEP = "STAGES + (STAGES == 0) * (1792 // LINES)"  # 0: as many as fit
 // SHARE_B = "max(ALONG_N, (ALONG_N == 0) * CLUSTER)"
 // SHARE_A = "CLUSTER // SHARE_B"
+// OF_A = "1 + (BM % (8 * SHARE_A) == 0) * (SHARE_A - 1)"  # parts of a K-major tile: one where its rows cannot be divided
+// OF_B = "1 + (BN % (8 * SHARE_B) == 0) * (SHARE_B - 1)"
 // K_OF_A = "1 + ((BM + 63) // 64 % SHARE_A > 0) * (SHARE_A - 1)"  # parts of 64 of k: as in 23
 // K_OF_B = "1 + ((BN + 63) // 64 % SHARE_B > 0) * (SHARE_B - 1)"
 //
 // [tensormaps]
-// A = {swizzle = "2 * WIDE_A", promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // SHARE_A + TRANSA * 64 // K_OF_A", "WIDE_A"]}
-// B = {swizzle = "2 * WIDE_B", promotion = "128 + 128 * TRANSB", box = ["TRANSB * BN // SHARE_B + (1 - TRANSB) * 64 // K_OF_B", "WIDE_B"]}
+// A = {swizzle = "2 * WIDE_A", promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // OF_A + TRANSA * 64 // K_OF_A", "WIDE_A"]}
+// B = {swizzle = "2 * WIDE_B", promotion = "128 + 128 * TRANSB", box = ["TRANSB * BN // OF_B + (1 - TRANSB) * 64 // K_OF_B", "WIDE_B"]}
 //
 // [params]
 // BM = [128, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 144, 160, 192]
@@ -88,7 +89,8 @@
 #define IN_FLIGHT (LARGE ? 8 : 16)
 #define AT_ONCE (LARGE ? (QUADS % 4 ? 3 : 4) : QUADS < 8 ? QUADS : QUADS % 8 ? QUADS / 2 : 8)
 
-typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB), BQ <= 32 ? 32 : 64> Stage;
+typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB), BQ <= 32 ? 32 : 64,
+                true> Stage;
 constexpr int DEEP = STAGES ? STAGES : 1792 * 128 / sizeof(Stage);  // stages
 
 // The line of `total` stages, cut into pieces for `clusters` clusters. The first `longer` have one stage more.
@@ -114,7 +116,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 {
     if (threadIdx.x == CONSUMERS) prefetch_tensormap(map_a), prefetch_tensormap(map_b);
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ bool came_last;
     const auto stages = (Stage*)memory;
     auto full = (Mbarrier*)(stages + DEEP), empty = full + DEEP;
 
@@ -220,14 +221,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         #pragma unroll
         for (int j = 0; j < QUADS; ++j)
             __stcg(&own[j * CONSUMERS + self], make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
-        named_barrier_sync<CONSUMERS>();
-        if (self == 0) {
-            const auto count = workspace + low * CLUSTER + rank;
-            came_last = atomic_add_acq_rel(count, 1) == high - low;
-            if (came_last) *count = 0;
-        }
-        named_barrier_sync<CONSUMERS>();
-        if (came_last)
+        if (last_of(high - low + 1, workspace + low * CLUSTER + rank, [] { named_barrier_sync<CONSUMERS>(); }))
             reduce_parts<CONSUMERS, AT_ONCE, IN_FLIGHT / AT_ONCE>(
                 [&](unsigned cluster) { return (const float4*)part_of(cluster); }, low, high, self,
                 QUADS * CONSUMERS, [&](unsigned i, float4 v) { store(i / CONSUMERS, v); });

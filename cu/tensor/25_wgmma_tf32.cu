@@ -29,28 +29,32 @@
 // block = "2 * BN + 128"
 // tile  = ["BM + TRANSA * (BN - BM)", "BN + TRANSA * (BM - BN)"]
 // grid  = """(SPLIT == 1) * max(CLUSTER, (CLUSTER < 4) * BLOCKS * SMS // CLUSTER * CLUSTER + (CLUSTER == 4) * (10 * SMS // 44 * 4)) \
-//            + (SPLIT > 1) * SPLIT * TILES_X * TILES_Y * TILES_Z * max(1, SHARE * min(K // (128 * SPLIT), \
-//              ((SPLIT == 2) * (SMS // 2) + (SPLIT > 2) * (10 * SMS // (11 * SPLIT))) // (TILES_X * TILES_Y * TILES_Z)))"""
+//            + (SPLIT > 1) * SPLIT * TILES * max(1, SHARE * min(K // (128 * SPLIT), ROOM // TILES))"""
 // where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512 << SHARE", "SHARE < SPLIT",
 //          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB",
 //          "CLUSTER == 1 or BLOCKS * SPLIT == 1", "ALONG_N < CLUSTER", "ALONG_N > 0 or CLUSTER < 4"]
 // shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
-// workspace = "(GRID_X > SPLIT * TILES_X * TILES_Y * TILES_Z) * SHARE * (4096 + GRID_X * (4 * BM * BN // SPLIT))"
+// workspace = "(GRID_X > SPLIT * TILES) * SHARE * (4096 + GRID_X * (4 * BM * BN // SPLIT))"
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "wgmma"
 // parts = "(SHARE == 0) * SPLIT"
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if TRANSA == TRANSB", "no LDS in loop if TRANSA < TRANSB",
-//          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "no BRA.U.ANY", "ACQBULK", "PREEXIT", "no LDL in loop", "no STL in loop",
-//          "no LDL if SHARE * TRANSA == 0", "no STL if SHARE * TRANSA == 0"]
+//          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "no BRA.U.ANY", "ACQBULK", "PREEXIT",
+//          "no LDL in loop", "no STL in loop", "no LDL if SHARE * TRANSA == 0 or BM < 256", "no STL if SHARE * TRANSA == 0 or BM < 256"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
 // predict = ["conflicts == 0", "conflicts with TRANSA=1 TRANSB=1 == 0 at N=256 transa=1 transb=1",
 //            "seconds < 1 of cuBLAS at N=2048"]
 //
+// [names]
+// SHARE_B = "max(ALONG_N, (ALONG_N == 0) * CLUSTER)"
+// SHARE_A = "CLUSTER // SHARE_B"
+// TILES = "TILES_X * TILES_Y * TILES_Z"
+// ROOM = "(SPLIT == 2) * (SMS // 2) + (SPLIT > 2) * (10 * SMS // (11 * SPLIT))"  # for clusters of SPLIT blocks
+//
 // [tensormaps]
-// A = {promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER)) + TRANSA * 32", 32], swizzle = 128}
-// B = {promotion = "128 + 128 * TRANSB", box = ["""(1 - TRANSB) * 32 + TRANSB * (1 - TRANSA) * BN // max(ALONG_N, (ALONG_N == 0) * CLUSTER) \
-//                + TRANSA * BM // (CLUSTER // max(ALONG_N, (ALONG_N == 0) * CLUSTER))""", 32], swizzle = 128}
+// A = {promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // SHARE_A + TRANSA * 32", 32], swizzle = 128}
+// B = {promotion = "128 + 128 * TRANSB", box = ["(1 - TRANSB) * 32 + TRANSB * (1 - TRANSA) * BN // SHARE_B + TRANSA * BM // SHARE_A", 32], swizzle = 128}
 // C = {box = [32, 32], swizzle = 128}
 //
 // [params]
@@ -113,7 +117,6 @@ extern "C" __global__ void
 #endif
 {
     extern __shared__ __align__(1024) float memory[];
-    __shared__ bool came_last;
     auto As = (float(*)[BM][BK])memory;
     auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns; or BN rows of a transposed B
     auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns of B
@@ -331,10 +334,10 @@ extern "C" __global__ void
                     store4(own_c + (long long)down * ldc + right, total, c_columns - right, aligned16(own_c, ldc), alpha, beta,
                            epilogue, down, right);
             };
-            const auto pieces = (float4(*)[PIECE])(workspace + 1024);  // of each block; counters before them
-            #pragma unroll
-            for (int i = self; i < PIECE; i += CONSUMERS) {
-                const int q = rank * PIECE + i;
+            const auto pieces = (float4(*)[PIECE])(workspace + 1024);  // of each block; before them counters, SMS / 2 at most
+            #pragma unroll 4
+            for (int j = 0; j < PIECE / CONSUMERS; ++j) {
+                const int i = j * CONSUMERS + self, q = rank * PIECE + i;
                 float4 total = {};
                 #pragma unroll
                 for (int other = 0; other < SPLIT; ++other) {
@@ -347,14 +350,8 @@ extern "C" __global__ void
             cluster_sync_relaxed();  // no block exits while others read its memory
             if (SHARE && sharers > 1) {
                 const unsigned low = tile * sharers * SPLIT + rank;  // the first block that has this piece
-                named_barrier_sync<CONSUMERS>();
-                if (self == 0) {
-                    came_last = atomic_add_acq_rel(workspace + tile * SPLIT + rank, 1) == sharers - 1;
-                    if (came_last) workspace[tile * SPLIT + rank] = 0;
-                }
-                named_barrier_sync<CONSUMERS>();
-                if (came_last)
-                    reduce_parts<CONSUMERS, 2, 8>([&](unsigned i) { return pieces[low + i * SPLIT]; }, 0, sharers - 1, self,
+                if (last_of(sharers, workspace + tile * SPLIT + rank, [] { named_barrier_sync<CONSUMERS>(); }))
+                    reduce_parts<CONSUMERS, 1, 8>([&](unsigned i) { return pieces[low + i * SPLIT]; }, 0, sharers - 1, self,
                                                   PIECE, store);
             }
         } else if (aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(float)) && c_columns % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none

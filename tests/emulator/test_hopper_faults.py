@@ -56,7 +56,7 @@ def faults(
 RAGGED = {"M": 128, "N": 64, "K": 397}  # rows that have no tensor map
 TILES = {"M": 128, "N": 640, "K": 200}  # more than one tile for each of four blocks
 PAIRS = {"M": 256, "N": 640, "K": 600}
-TILED, PANELS = "small_tiles.cuh", "panels.cuh"
+TILED, PANELS, GRID = "small_tiles.cuh", "panels.cuh", "grid_sync.cuh"
 
 FAULTS = [
     *faults(
@@ -250,6 +250,23 @@ FAULTS = [
         ("a block leaves while others read its memory",
          "cluster_sync_relaxed();  // no block", "// no block"),
         ("no barrier before stages become sums", "named_barrier_sync<CONSUMERS>();  // all", "// all"),
+    ),
+    *faults(
+        "25_wgmma_tf32",
+        {"BM": 64, "BN": 64, "STAGES": 8, "SPLIT": 2, "SHARE": 1},
+        {"M": 64, "N": 64, "K": 520},  # a tile of two clusters
+        ("blocks are counted before all threads have stored", "__shared__ bool last;\n    sync();",
+         "__shared__ bool last;", GRID),
+        ("threads go on before the count is known", "sync();\n    return last;", "return last;", GRID),
+        ("the counter is relaxed", "last = atomic_add_acq_rel(counter", "last = atomicAdd(counter", GRID),
+        ("the counter is of a block", "last = atomic_add_acq_rel(counter", "last = atomicAdd_block(counter",
+         GRID),
+        ("counters are left as they are", "if (last) *counter = 0;", "", GRID),
+        ("the first block adds up", "== members - 1", "== 0", GRID),
+        ("pieces are those of the same cluster", "pieces[low + i * SPLIT]", "pieces[low + i]"),
+        ("shares overlap", "* (part_of_k + 1) / (SPLIT * sharers)",
+         "* (part_of_k + 1) / (SPLIT * sharers) + (part_of_k == 0)"),
+        ("one counter", "workspace + tile * SPLIT + rank", "workspace + tile * SPLIT"),
     ),
     *faults(
         "25_wgmma_tf32",
@@ -518,13 +535,6 @@ FAULTS = [
         "34_small_tiles_tf32",
         {"BM": 32, "BN": 32, "BLOCKS": 4},
         {"M": 20, "N": 32, "K": 650},  # a tile of five blocks
-        ("blocks are counted before all threads have stored", "__shared__ bool last;\n    __syncthreads();",
-         "__shared__ bool last;", TILED),
-        ("threads go on before the count is known", "__syncthreads();\n    return last;", "return last;",
-         TILED),
-        ("the counter is relaxed", "atomic_add_acq_rel(counter", "atomicAdd(counter", TILED),
-        ("the counter is of a block", "atomic_add_acq_rel(counter", "atomicAdd_block(counter", TILED),
-        ("counters are left as they are", "if (last) *counter = 0;", "", TILED),
         ("shares overlap", "stages * (split + 1) / splits", "(stages * (split + 1) + splits - 1) / splits",
          TILED),
     ),

@@ -47,6 +47,17 @@ def test_every_rung_at_ragged_shapes(which: str, axes: Axes) -> None:
     check(which, axes)
 
 
+@pytest.mark.parametrize(
+    ("which", "schedule"),
+    sweep([("25 shared", "lockstep"), ("25 TT shared", "late")], lambda _, schedule: schedule == "late"),
+)
+def test_tiles_that_clusters_share(which: str, schedule: str) -> None:
+    """Nine SMs have room for four clusters of two: two for each of two tiles. Their counters are reset."""
+    axes = {"M": 64, "N": 100, "K": 1040, "beta": 0.5}
+    found = emulated(which, axes, Options(schedule=schedule, sms=9, repeats=2))
+    assert (found.status, faults(found)) == (OK, [])
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("which", VARIANTS)
 def test_every_rung_at_drawn_shapes(which: str) -> None:

@@ -83,10 +83,10 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "25 NT": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8, "TRANSB": 1}),
     "25 TT": ("25_wgmma_tf32", {"TRANSA": 1, "TRANSB": 1}),
     "25 TT split": ("25_wgmma_tf32", {"BM": 128, "STAGES": 6, "SPLIT": 4, "TRANSA": 1, "TRANSB": 1}),
-    "25 shared": ("25_wgmma_tf32", {"BM": 128, "STAGES": 6, "SPLIT": 2, "SHARE": 1, "TRANSB": 1}),
+    "25 shared": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8, "SPLIT": 2, "SHARE": 1}),
     "25 TT shared": (
         "25_wgmma_tf32",
-        {"BM": 64, "BN": 64, "STAGES": 8, "SPLIT": 4, "SHARE": 1, "TRANSA": 1, "TRANSB": 1},
+        {"BM": 64, "BN": 64, "STAGES": 8, "SPLIT": 2, "SHARE": 1, "TRANSA": 1, "TRANSB": 1},
     ),
     "25 in pairs NT": (
         "25_wgmma_tf32",
@@ -120,6 +120,11 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "35_wgmma_stream_k",
         {"BM": 64, "BN": 64, "STAGES": 12, "CLUSTER": 4, "ALONG_N": 2, "TRANSA": 1},
     ),
+    "35 in turns": (
+        "35_wgmma_stream_k",
+        {"BM": 8, "BN": 64, "STAGES": 16, "SHARE": 0, "CLUSTER": 4, "ALONG_N": 1, "TRANSB": 1},
+    ),
+    "35 in turns TN": ("35_wgmma_stream_k", {"BM": 64, "BN": 24, "STAGES": 0, "CLUSTER": 4, "TRANSA": 1}),
     "35 narrow boxes": ("35_wgmma_stream_k", {"BN": 16}),
     "35 across, narrow boxes": (
         "35_wgmma_stream_k",

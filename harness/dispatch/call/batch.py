@@ -226,7 +226,8 @@ def fastest(
     """
     shape = M, N, K, sms
     all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant, dram)
-    single = count * min((c.cycles(*shape, layout, pitches) for c in all_of_them), default=math.inf)
+    alone = cost.ranked(all_of_them, shape, layout=layout, pitches=pitches)
+    single = count * alone[0][1] if alone else math.inf
     once = [replace(c, batch=count) for c in all_of_them]
     best = ranked(once, shape, layout=layout, pitches=pitches)
     if best and best[0][1] < single:

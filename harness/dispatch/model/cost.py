@@ -77,7 +77,7 @@ _ONE_STAGE = {"fp32": 4, "tf32": 8, "bf16": 16, "fp16": 16}  # k of a step of sm
 _FED_MORE = 96  # rows of a step, for what copying them takes however few there are
 _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
 _MAPPED = 16  # bytes at whose multiples rows begin that TMA reads and writes
-_LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33_small_tiles; clusters that share a tile
+_LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33 or 25; clusters that share a tile of 33
 _LEAST_STAGES = 8  # of a block of the panel rungs that shares a tile
 _MOST_SHARERS = 1024  # of its blocks, on all tiles
 _LEAST_STEPS = 4  # of a block of 35_wgmma_stream_k
@@ -168,14 +168,15 @@ class Candidate:
         return clusters * cluster * self.batch
 
     def room(self, sms: int) -> int:
-        """Return how many clusters run at once, be their blocks of one tile or of as many tiles."""
+        """Return how many clusters of SPLIT or of CLUSTER blocks run at once."""
         together = self.split * self.variant.params.get("CLUSTER", 1)
         return (_CLUSTERS if sms == H200_SMS else {}).get(together, max(1, sms // together))
 
     def parts(self, M: int, N: int, K: int, sms: int) -> int:
         """Return how many blocks, or clusters of SPLIT, share a tile if they are to fill the SMs; else 1."""
         if self.shares == "clusters":
-            return max(1, min(K // (_LEAST_K * self.split), self.room(sms) // self.count(M, N)))
+            room = sms // 2 if self.split == 2 else 10 * sms // (11 * self.split)  # as its grid counts
+            return max(1, min(K // (_LEAST_K * self.split), room // self.count(M, N)))
         if self.shares != "fill":
             return 1
         most = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (self.count(M, N) * self.split)
@@ -320,8 +321,8 @@ def ranked(
     """Return candidates with their cycles for M, N, K and so many SMs, fastest first.
 
     Those with equal cycles (limited by DRAM) are in the order of their busy cycles. Left out are kernels that
-    share tiles by the grid, where they would share none (of 1,020 so timed 5 were the fastest), and those
-    that would share none among clusters, for they are others'.
+    share tiles by the grid, where they would share none (of 1,020 so timed 5 were the fastest), and those of
+    clusters where other candidates, without SHARE, compute the same.
     """
     candidates = [c for c in candidates if c.shares not in ("grid", "clusters") or c.turns(*shape)[2]]
     found = [(c.cycles(*shape, layout, pitches), c.busy(*shape, pitches.straddled), c) for c in candidates]

@@ -96,7 +96,7 @@ def copied(
     dtype, (rows, columns) = DTYPES[variant.kernel.dtype], variant.tile
     tiles = math.ceil(M / rows) * math.ceil(N / columns)
     split = variant.params.get("SPLIT", 1)
-    # A kernel with a workspace shares each tile among as many blocks as there are SMs for it; 25 if told to.
+    # A kernel with a workspace shares each tile among as many blocks as there are SMs for it; 25 if SHARE=1.
     if variant.kernel.workspace and ("SPLIT" not in variant.params or variant.params.get("SHARE")):
         split = max(split, sms // tiles)
     rounds = math.ceil(tiles * split / sms)
