@@ -161,9 +161,10 @@ def flattened(root: Mapping[str, Any]) -> Iterator[tuple[tuple[int, float, float
 def tested(sample: Sample, first: int = _FIRST, last: int = _LAST) -> tuple[Vector, Vector]:
     """Return the regrets of draws by the model and corrected, each by a fit to other draws.
 
-    They are those with no earlier times, which would be compared with those of today.
+    They are those with no earlier times, which would be compared with those of today, and with several.
     """
-    mixed = np.isin(sample.draws, sample.draws[sample.earlier])
+    alone = np.bincount(sample.draws)[sample.draws] == 1  # only what was chosen: nothing to lose
+    mixed = np.isin(sample.draws, sample.draws[sample.earlier]) | alone
     part = np.random.default_rng(1).permutation(int(sample.draws.max()) + 1)[sample.draws] % FOLDS
     before, after = [], []
     for fold in range(FOLDS):

@@ -301,6 +301,7 @@ def test_the_shipped_table() -> None:
             "stream",
             "grid",
             "fill",
+            "clusters",
             "even",
             "panels",
         )

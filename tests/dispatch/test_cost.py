@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from harness.dispatch import choose
+from harness.dispatch.call import batch
 from harness.dispatch.model import cost
-from harness.dispatch.model.traffic import Pitches
+from harness.dispatch.model.traffic import DRAM_BYTES, Pitches
 from harness.kernels import catalog
+from harness.kernels.epilogue import PLAIN
 from harness.launch import kernel as launches
 from harness.problems.registry import resolve
 
@@ -98,6 +100,40 @@ def test_the_model_shares_tiles_as_the_grid_does(sms: int) -> None:
             assert steps == tiles * math.ceil(
                 math.ceil(math.ceil(k / c.split) / c.depth) / (parts // c.split)
             )
+
+
+@pytest.mark.parametrize("sms", [1, 20, 78, 114, 132])
+def test_the_model_shares_tiles_among_clusters_as_the_grid_does(sms: int) -> None:
+    """25_wgmma_tf32 with SHARE=1, with room for no cluster, too; TT has its tile from the other side."""
+    sharing = [c for c in choose.candidates() if c.shares == "clusters"]
+    assert {(c.variant.kernel.name, c.variant.params["SHARE"]) for c in sharing} == {("25_wgmma_tf32", 1)}
+    turned = [
+        replace(c, variant=replace(c.variant, params={**c.variant.params, "TRANSA": 1, "TRANSB": 1}))
+        for c in sharing
+    ]
+    shared = 0
+    for c in (*sharing, *turned):
+        for m, n, k in [(1, 1, 1), (64, 32, 20544), (416, 224, 12672), (253, 355, 1847), (3000, 3000, 9000)]:
+            layout = {"transa": c.variant.params["TRANSA"], "transb": c.variant.params["TRANSB"]}
+            problem = resolve(c.variant.kernel).from_axes({"M": m, "N": n, "K": k, **layout})
+            blocks, _, _ = launches.grid(c.variant, problem, sms=sms)
+            assert blocks == c.split * c.count(m, n) * c.parts(m, n, k, sms)
+            shared += c.turns(m, n, k, sms)[2]
+    assert (shared > 0) == (sms > 1)
+
+
+def test_clusters_that_share_nothing_are_no_candidates() -> None:
+    """Neither of a product nor of each of a batch, whose launches count as many times."""
+    tf32 = [c for c in choose.candidates() if c.dtype.name == "tf32"]
+    shape = 3264, 520, 27312, 132
+    ranked = cost.ranked(tf32, shape, layout="NN", pitches=Pitches())
+    assert any(c.shares == "clusters" for c in tf32)
+    assert not any(c.shares == "clusters" for c, _ in ranked)
+    able = choose.able(*shape, "sm_90a", "tf32", "NN", PLAIN, "", DRAM_BYTES)
+    alone = cost.ranked(able, shape, layout="NN", pitches=Pitches())[0][1]
+    found = batch.fastest(3, *shape[:3], sms=132, arch="sm_90a", dtype="tf32")
+    assert found.cycles <= 3 * alone
+    assert found.cycles == 3 * alone or found.variant is not None
 
 
 def test_the_model_by_hand() -> None:

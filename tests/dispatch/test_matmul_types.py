@@ -210,12 +210,16 @@ def copying(kernels: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return kernels
 
 
+def behind_maps(fake: FakeDriver) -> list[bytes]:
+    return [one for one in fake.launches[-1].args if len(one) != 128]
+
+
 def leading(fake: FakeDriver) -> tuple[int, ...]:
-    return struct.unpack("=iii", b"".join(fake.launches[-1].args[-5:-2]))
+    return struct.unpack("=iii", b"".join(behind_maps(fake)[6:9]))
 
 
 def pointers(fake: FakeDriver) -> tuple[int, ...]:
-    return struct.unpack("=QQQ", b"".join(fake.launches[-1].args[-11:-8]))
+    return struct.unpack("=QQQ", b"".join(behind_maps(fake)[:3]))
 
 
 def copies(fake: FakeDriver) -> int:
