@@ -51,7 +51,7 @@ from sampler.draws import CLASSES, LEAST_WORK, MOST_WORK, Draw, draws
 from sampler.heuristics import Heuristics
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
-LIMITS: dict[str, Any] = {"most": 0, "madds": MOST_WORK, "only": []}  # options of this script, and of `draws`
+LIMITS: dict[str, Any] = {"most": 0, "over": 0, "madds": MOST_WORK, "only": []}  # options, and of `draws`
 CANDIDATES = 8  # the model's best, of which --regret times each, by default
 _IN_TURN = 20  # draws of one type before the next type has its turn
 _SAVED_EVERY = 10.0  # seconds
@@ -113,6 +113,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=secrets.randbits(32), help="default: a new one")
     add("--seconds", type=float, default=300.0, help="of measuring; no draw begins after them (default: 300)")
     add("--most", type=int, metavar="N", help="only products with at most N rows or columns")
+    add("--over", type=int, metavar="N", help="only those of more than N multiply-adds")
     add("--madds", type=int, metavar="N", help="only those of at most N multiply-adds")
     add("--only", nargs="+", choices=CLASSES, metavar="CLASS", help=f"of {', '.join(CLASSES)}")
     parser.set_defaults(**LIMITS)
@@ -133,6 +134,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     if given.madds < LEAST_WORK:
         parser.error(f"--madds N: no product has fewer than {LEAST_WORK} multiply-adds")
+    if given.over >= given.madds:
+        parser.error(f"--over {given.over}: no product has more, and at most the {given.madds} of --madds")
     if given.trials < 0 or (given.trials and not given.regret):
         parser.error("--trials N times N trials for the draws that --regret says")
     if given.within is not None and not given.trials:

@@ -115,12 +115,19 @@ CLASSES = (  # lines of the table: of what a draw has one from each row, see `Dr
 
 
 def draws(
-    dtype: str, count: int, seed: int, most: int = 0, madds: int = MOST_WORK, only: Sequence[str] = ()
+    dtype: str,
+    count: int,
+    seed: int,
+    most: int = 0,
+    over: int = 0,
+    madds: int = MOST_WORK,
+    only: Sequence[str] = (),
 ) -> list[Draw]:
     """Return `count` draws of an element type (a key of `GEMMS`); the same seed gives the same draws.
 
-    With `most` they are those with at most so many rows or columns, with `madds` those of at most so many
-    multiply-adds, with `only` those of all these `Draw.classes`. Raises UsageError if there are next to none.
+    With `most` they are those with at most so many rows or columns, with `over` and `madds` those of more
+    multiply-adds and of at most so many, with `only` those of all these `Draw.classes`. Raises UsageError if
+    there are next to none.
     """
     rng = random.Random(f"{seed} {dtype}")
     found: list[Draw] = []
@@ -135,7 +142,8 @@ def draws(
         for problem, origin, ragged in drawn:
             thin = not most or min(problem.M, problem.N) <= most
             one = Draw(index=len(found), problem=problem, origin=origin, ragged=ragged)
-            if thin and madds >= problem.M * problem.N * problem.K and set(only) <= set(one.classes):
+            worth = over < problem.M * problem.N * problem.K <= madds
+            if thin and worth and set(only) <= set(one.classes):
                 found.append(one)
     return found
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from harness.errors import HarnessError, MissingDependency
 from harness.support.files import ROOT
 
 _PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "cuobjdump": "nvidia-cuda-cuobjdump"}
+_LOOK = 1.0  # seconds between looks at a command that is awaited in another thread
 
 
 @functools.cache
@@ -161,7 +162,12 @@ def run_each(
     run = functools.partial(run_bytes, where=where, timeout=timeout, raises=raises, started=started)
     with ThreadPoolExecutor(len(commands)) as pool:
         try:
-            return list(pool.map(run, commands))
+            outcomes = []
+            for future in [pool.submit(run, command) for command in commands]:
+                while not future.done():  # a signal does not end a wait that begins just after it has come
+                    wait([future], timeout=_LOOK)
+                outcomes.append(future.result())
+            return outcomes
         except BaseException:
             over.set()
             for child in children:

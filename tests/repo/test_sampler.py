@@ -323,10 +323,12 @@ def test_compiling_needs_no_gpu(
 def test_limits_of_the_draws_are_resumed(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Other limits would be other draws under the same numbers."""
     chosen = {"fp32": some("fp32", SMALL)}
-    run(monkeypatch, tmp_path, chosen, "--most", "64", "--madds", "1000000", "--only", "odd")
+    limits = ["--most", "64", "--over", "5000", "--madds", "1000000", "--only", "odd"]
+    run(monkeypatch, tmp_path, chosen, *limits)
     run(monkeypatch, tmp_path, chosen, "--resume")
     meta = record.load(tmp_path / "r.json")["meta"]
-    assert (meta["most"], meta["madds"], meta["only"]) == (64, 1_000_000, ["odd"])
+    kept = [meta[name] for name in ("most", "over", "madds", "only")]
+    assert kept == [64, 5000, 1_000_000, ["odd"]]
 
 
 def test_only_its_own_record_is_resumed(rig: Rig, tmp_path: Path) -> None:

@@ -66,6 +66,11 @@ def test_only_draws_of_little_work(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         shapes.main(["--madds", "4095"])
     assert "--madds N: no product has fewer than 4096 multiply-adds" in capsys.readouterr().err
+    large = [d.problem for d in draws("fp32", 400, 3) if 10**8 < work(d.problem) <= 10**10]
+    assert [d.problem for d in draws("fp32", len(large), 3, over=10**8, madds=10**10)] == large
+    with pytest.raises(SystemExit):
+        shapes.main(["--over", "5000", "--madds", "5000"])
+    assert "--over 5000: no product has more, and at most the 5000 of --madds" in capsys.readouterr().err
 
 
 def test_only_draws_of_some_classes() -> None:

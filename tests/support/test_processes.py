@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import multiprocessing.queues
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -183,9 +185,17 @@ class Late(subprocess.Popen[bytes]):
         time.sleep(0.5)
 
 
-@pytest.mark.parametrize("popen", [subprocess.Popen, Late])
+def control_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("popen", "interrupted"),
+    # What _thread says wakes nobody, as a signal does not that comes just before a wait begins.
+    [(subprocess.Popen, control_c), (Late, control_c), (subprocess.Popen, _thread.interrupt_main)],
+)
 def test_of_several_commands_none_outlives_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, popen: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, popen: Any, interrupted: Callable[[], None]
 ) -> None:
     """Each in a thread of its own, which no signal reaches."""
     monkeypatch.setattr(subprocess, "Popen", popen)
@@ -195,7 +205,7 @@ def test_of_several_commands_none_outlives_an_interruption(
     def interrupt() -> None:
         while not pids.exists() or len(pids.read_text().split()) < 3:
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupted()
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & ignores it
     try:

@@ -167,11 +167,6 @@ class Candidate:
         clusters = math.ceil(M / (rows * down)) * math.ceil(N / (columns * (cluster // down)))
         return clusters * cluster * self.batch
 
-    def room(self, sms: int) -> int:
-        """Return how many clusters of SPLIT or of CLUSTER blocks run at once."""
-        together = self.split * self.variant.params.get("CLUSTER", 1)
-        return (_CLUSTERS if sms == H200_SMS else {}).get(together, max(1, sms // together))
-
     def parts(self, M: int, N: int, K: int, sms: int) -> int:
         """Return how many blocks, or clusters of SPLIT, share a tile if they are to fill the SMs; else 1."""
         if self.shares == "clusters":
@@ -185,7 +180,9 @@ class Candidate:
     def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, float]:
         """Return the steps and the tiles of the busiest SM, and how often `sharing` is to be added."""
         cluster, tiles = self.variant.params.get("CLUSTER", 1), self.count(M, N)
-        steps, room = math.ceil(math.ceil(K / self.split) / self.depth), self.room(sms)
+        steps = math.ceil(math.ceil(K / self.split) / self.depth)
+        together = self.split * cluster  # blocks of a cluster, of a tile or of as many tiles
+        room = (_CLUSTERS if sms == H200_SMS else {}).get(together, max(1, sms // together))
         if self.shares == "stream":
             whole, rest = divmod(tiles, sms)
             sharers = max(rest, min(sms, rest * steps // self.variant.params["LEAST"]))
