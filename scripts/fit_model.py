@@ -338,14 +338,17 @@ def least_squares(residuals: Callable[[Vector], Vector], start: Vector) -> Vecto
 
 
 def regrets(known: Mapping[Key, Candidate], measured: Sequence[Time]) -> Vector:
-    """Return for each draw how much longer than the fastest the choice of those that are `known` takes."""
+    """Return for each draw how much longer than the fastest the choice of those that are `known` takes.
+
+    A draw of which one time is known is left out: there is nothing to lose.
+    """
     by_draw: defaultdict[tuple[str, int], list[Time]] = defaultdict(list)
     for time in measured:
         by_draw[time.draw].append(time)
     found = []
     for some in by_draw.values():
         able = [time for time in some if time.key in known]
-        if not able:
+        if not able or len(some) == 1:
             continue
         chosen = min(able, key=lambda time: predicted(known[time.key], time))
         found.append(chosen.cycles / min(time.cycles for time in some) - 1)

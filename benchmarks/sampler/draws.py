@@ -135,7 +135,7 @@ def draws(
     while len(found) < count:
         if tried > _RAREST * (len(found) + 1):
             raise UsageError(
-                f"only {len(found)} of {tried} draws are as asked for", hint="name fewer classes, or others"
+                f"only {len(found)} of {tried} draws are as asked for", hint="wider limits, or fewer classes"
             )
         tried += 1
         drawn = _model(rng, dtype) if rng.random() < 0.25 else _random(rng, dtype)

@@ -227,13 +227,13 @@ def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None
             seen.add(variant.label)
     assert len(seen) >= 4  # not one for all
     largest = harness.choose(16384, 16384, 16384, sms=132, arch="sm_90a", dtype=dtype)
-    assert math.prod(largest.tile) >= 128 * 256 or dtype == "tf32"
     # Of 8192 the H200's fastest, as measured, has 21 whole waves of 128 x 192; 128 x 256 has 15 and a half.
     large, measured = (
         harness.choose(8192, 8192, 8192, sms=132, arch="sm_90a", dtype=dtype, gpu=gpu)
         for gpu in ("", "NVIDIA H200")
     )
-    assert math.prod(large.tile) >= math.prod(measured.tile) or dtype == "tf32"
+    for one in (large, largest):  # what is fastest for 16384 nobody has measured
+        assert math.prod(one.tile) >= math.prod(measured.tile) or dtype == "tf32"
     with pytest.raises(UsageError, match=f"in {dtype} on sm_75"):
         label(64, 64, 64, arch="sm_75", dtype=dtype)
 

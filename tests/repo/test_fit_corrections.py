@@ -98,6 +98,16 @@ def test_draws_with_earlier_times_do_not_count() -> None:
     assert len(before) == len(after) == 300
 
 
+def test_draws_of_which_one_time_is_known_do_not_count() -> None:
+    """Samplers time what was chosen alone: such draws teach, but would say that nothing is lost."""
+    sample = made()
+    alone = sample.draws < 100
+    first = np.unique(sample.draws, return_index=True)[1]
+    kept = ~alone | np.isin(np.arange(len(alone)), first)
+    before, after = fit_corrections.tested(sample.only(kept), 20, 10)
+    assert len(before) == len(after) == 300
+
+
 def test_regrets_and_weights_by_hand() -> None:
     rows = np.zeros((4, len(FEATURES)))
     modelled, measured = np.array([1.0, 2, 3, 3]), np.array([20.0, 10, 5, 6])

@@ -105,6 +105,8 @@ def test_constants_are_recovered(truth: Mapping[Key, Candidate]) -> None:
         assert np.median(off) < 0.06 and np.median(off) < np.median(apart(known)) / 2, constant
     before, after = fit_model.regrets(known, test), fit_model.regrets(found, test)
     assert np.mean(after) < 0.02 and np.mean(after) < np.mean(before) / 2
+    alone = {time.draw: time for time in test}
+    assert len(fit_model.regrets(known, list(alone.values()))) == 0 < len(before), "nothing is lost"
     assert found.keys() == known.keys()
     timed_too = {fit_model.code_of(key) for key in keys}  # fp16's kernels are bf16's
     assert all(found[k] == one for k, one in known.items() if fit_model.code_of(k) not in timed_too)
@@ -158,7 +160,8 @@ def test_draws_without_maps_say_how_slow_that_is_and_nothing_else(truth: Mapping
         alone = fit_model.of_one(one, [t for t in mapped if t.key == key])[1]
         both = fit_model.of_one(one, [t for t in (*mapped, *bare) if t.key == key])[1]
         name, told = ("fed", 25.0) if one.variant.boxes else ("unmapped", 3.0)
-        assert replace(both, **{name: 1.0}, ragged=1.0) == replace(alone, **{name: 1.0}, ragged=1.0)
+        apart: dict[str, Any] = dict.fromkeys((*fit_model.apart_of(one), "ragged"), 1.0)
+        assert replace(both, **apart) == replace(alone, **apart)
         assert getattr(alone, name) == getattr(one, name) and getattr(both, name) == pytest.approx(
             told, rel=0.1
         )
