@@ -51,7 +51,7 @@ from sampler.draws import CLASSES, LEAST_WORK, MOST_WORK, Draw, draws
 from sampler.heuristics import Heuristics
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
-LIMITS: dict[str, Any] = {"most": 0, "over": 0, "madds": MOST_WORK, "only": []}  # options, and of `draws`
+LIMITS: dict[str, Any] = {"most": 0, "over": 0, "madds": MOST_WORK, "only": []}  # and of `draws`
 CANDIDATES = 8  # the model's best, of which --regret times each, by default
 _IN_TURN = 20  # draws of one type before the next type has its turn
 _SAVED_EVERY = 10.0  # seconds

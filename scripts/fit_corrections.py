@@ -9,8 +9,8 @@ there an error changes a choice. The first trees learn from all times, from befo
 a shape does to it mostly stays. The last ones learn what is left, from those of today's code.
 
 The table is of three fits, each to two thirds of the draws, and tested on the others, but for draws with
-earlier times: how much longer than the fastest timed candidate the choice takes, by the model alone and
-corrected. What is written is fitted to all of them.
+earlier times and those with one time: how much longer than the fastest timed candidate the choice takes, by
+the model alone and corrected. What is written is fitted to all of them.
 """
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ class _Judging:
                 where: pool.submit(self._child, task, self._limits.quiet) for where, task in tasks.items()
             }
             try:
-                told = {where: future.result() for where, future in futures.items()}
+                told = {where: signals.awaited(future) for where, future in futures.items()}
             except BaseException:
                 self._stop.set()
                 raise

@@ -10,10 +10,14 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
 
+T = TypeVar("T")
 _ENDING = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_LOOK = 1.0  # seconds between looks at a job
 _received: list[int] = []
 
 
@@ -56,3 +60,13 @@ def last() -> int:
 def exit_code() -> int:
     """Return 128 + the number of the `last` signal, the convention of shells."""
     return 128 + last()
+
+
+def awaited(future: Future[T]) -> T:
+    """Return the result of a job of another thread, or raise its exception; a signal ends the wait.
+
+    Python handles a signal that comes just before a wait begins only after it: no wait is a long one.
+    """
+    while not future.done():
+        wait([future], timeout=_LOOK)
+    return future.result()

@@ -12,15 +12,15 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from harness.errors import HarnessError, MissingDependency
 from harness.support.files import ROOT
+from harness.support.signals import awaited
 
 _PACKAGES = {"nvdisasm": "nvidia-cuda-nvdisasm", "cuobjdump": "nvidia-cuda-cuobjdump"}
-_LOOK = 1.0  # seconds between looks at a command that is awaited in another thread
 
 
 @functools.cache
@@ -162,12 +162,7 @@ def run_each(
     run = functools.partial(run_bytes, where=where, timeout=timeout, raises=raises, started=started)
     with ThreadPoolExecutor(len(commands)) as pool:
         try:
-            outcomes = []
-            for future in [pool.submit(run, command) for command in commands]:
-                while not future.done():  # a signal does not end a wait that begins just after it has come
-                    wait([future], timeout=_LOOK)
-                outcomes.append(future.result())
-            return outcomes
+            return [awaited(future) for future in [pool.submit(run, command) for command in commands]]
         except BaseException:
             over.set()
             for child in children:

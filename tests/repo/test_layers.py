@@ -80,7 +80,6 @@ MOST_LINES, LEAST_LINES, MOST_FILES = 350, 60, 12
 # Short files that are an idea of their own.
 SHORT = {
     "__main__": "python -m harness",
-    "support/signals": "which signals end a process, and how",
     "support/moved": "old names, which will go",
     "support/resources": "the protocol of everything that is closed",
     "launch/runnable": "the protocol of everything that is timed",

@@ -120,11 +120,11 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "35_wgmma_stream_k",
         {"BM": 64, "BN": 64, "STAGES": 12, "CLUSTER": 4, "ALONG_N": 2, "TRANSA": 1},
     ),
-    "35 in turns": (
+    "35 in turns, across": (
         "35_wgmma_stream_k",
         {"BM": 8, "BN": 64, "STAGES": 16, "SHARE": 0, "CLUSTER": 4, "ALONG_N": 1, "TRANSB": 1},
     ),
-    "35 in turns NT": ("35_wgmma_stream_k", {"BM": 64, "BN": 24, "STAGES": 0, "CLUSTER": 4, "TRANSB": 1}),
+    "35 in turns": ("35_wgmma_stream_k", {"BM": 64, "BN": 24, "STAGES": 0, "CLUSTER": 4, "TRANSB": 1}),
     "35 in fours TN": ("35_wgmma_stream_k", {"BM": 64, "BN": 24, "STAGES": 0, "CLUSTER": 4, "TRANSA": 1}),
     "35 narrow boxes": ("35_wgmma_stream_k", {"BN": 16}),
     "35 across, narrow boxes": (

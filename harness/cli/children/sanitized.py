@@ -13,6 +13,7 @@ import click
 from harness.cli import options, running
 from harness.errors import HarnessError, UsageError
 from harness.support.processes import cores
+from harness.support.signals import awaited
 
 if TYPE_CHECKING:
     from harness.instruments.sanitizer import Finding
@@ -126,7 +127,7 @@ def _beside(work: Callable[[T], R], jobs: Sequence[T], step: Callable[[T], None]
         try:
             for job, future in [(job, pool.submit(work, job)) for job in jobs]:
                 step(job)
-                yield job, future.result()
+                yield job, awaited(future)
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C no further job starts
 
