@@ -54,7 +54,7 @@ from harness.support import files
 from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
-_SINCE = "--since UTC KERNEL[:odd] ...: when kernels changed, such as 2026-11-28T15:30"
+_SINCE = "--since UTC KERNEL[:odd or :PARAM=VALUE] ...: when kernels changed, such as 2026-11-28T15:30"
 _ODD = ":odd"
 _PRIOR = 0.5  # weight of today's constants, in rows
 _PRIORS = {"turned_a": 4.0, "turned_b": 4.0}  # of what differs little from 1
@@ -95,9 +95,10 @@ SINCE: dict[str, Any] = {
     "nargs": "+",
     "action": "append",
     "default": [],
-    "metavar": ("UTC", "KERNEL[:odd]"),
+    "metavar": ("UTC", "KERNEL[:odd or :PARAM=VALUE]"),
     "help": "when kernels became what they are, such as 2026-11-28T15:30: their times in records from before "
-    "that are earlier ones, or with :odd those of products whose results have rows that begin anywhere",
+    "that are earlier ones, or with :odd those of products whose results have rows that begin anywhere, and "
+    "with :BN=96 those with that parameter",
 }
 
 
@@ -132,8 +133,9 @@ def times(
 
     Of the files `mapped` only draws count whose operands both have tensor maps. Each of `since` is a moment
     in UTC and kernels that changed then: times of them in records from before are `Time.earlier`. Where
-    ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes. So are
-    times with a number of stages for which there is no candidate, but one that takes as many as fit. Raises
+    ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes, and
+    where ``:BN=96`` does, only with that parameter. So are times with a number of stages for which there is
+    no candidate, but one that takes as many as fit. Raises
     UsageError if a file is another kind of record, if a kernel of `since` has no earlier times, or if there
     are no times.
     """
@@ -159,9 +161,10 @@ def times(
             if pitches.unmapped and number >= len(paths):
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
-                changed = {one["kernel"], *((one["kernel"] + _ODD,) if odd else ())} & older
-                seen |= changed
                 params = {**defaults(one["kernel"]), **one["params"]}
+                kinds = ["", *([_ODD] if odd else []), *(f":{name}={value}" for name, value in params.items())]
+                changed = {one["kernel"] + kind for kind in kinds} & older
+                seen |= changed
                 # Of 3xtf32 and the like it may be a kernel of another type.
                 key = own = key_of(kernel_of(one["kernel"]).dtype, one["kernel"], params)
                 if key not in known and "STAGES" in params:
@@ -394,6 +397,8 @@ def report(
             for when, known in (("now", before), ("fitted", after)):
                 errors = [math.log(predicted(known[t.key], t) / t.cycles) for t in some if t.key in known]
                 lost = regrets(known, some)
+                if not lost.size:  # of each of these draws one time is known
+                    continue
                 rms = math.exp(math.sqrt(float(np.mean(np.square(errors))))) - 1
                 numbers = (np.mean(lost), np.percentile(lost, 95), np.max(lost))
                 cells.append(

@@ -125,6 +125,7 @@ __device__ inline void stmatrix_x2_trans(void* to, unsigned w0, unsigned w1)
     FIVE(11, 0, 1, 2, 3, 4) "%115"
 #define NAMES_120 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) \
     FIVE(11, 0, 1, 2, 3, 4) "%115, %116, %117, %118, %119"
+#define NAMES_124 NAMES_120 ", %120, %121, %122, %123"
 #define NAMES_128 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
     "%120, %121, %122, %123, %124, %125, %126, %127"
 #define FOUR(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
@@ -160,6 +161,7 @@ __device__ inline void stmatrix_x2_trans(void* to, unsigned w0, unsigned w1)
 #define SUMS_112 SUMS_96, FOUR(96), FOUR(100), FOUR(104), FOUR(108)
 #define SUMS_116 SUMS_112, FOUR(112)
 #define SUMS_120 SUMS_112, FOUR(112), FOUR(116)
+#define SUMS_124 SUMS_120, FOUR(120)
 #define SUMS_128 SUMS_96, SUMS(96)
 
 #define WGMMA(T, TYPE, N, COUNT, A, B, ACC, MAJOR)                                                          \
@@ -218,6 +220,7 @@ WGMMA(Bf16, "bf16", 216, 108, "%108", "%109", "%110", "%111, %112")
 WGMMA(Bf16, "bf16", 224, 112, "%112", "%113", "%114", "%115, %116")
 WGMMA(Bf16, "bf16", 232, 116, "%116", "%117", "%118", "%119, %120")
 WGMMA(Bf16, "bf16", 240, 120, "%120", "%121", "%122", "%123, %124")
+WGMMA(Bf16, "bf16", 248, 124, "%124", "%125", "%126", "%127, %128")
 WGMMA(Bf16, "bf16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA(Fp16, "f16", 8, 4, "%4", "%5", "%6", "%7, %8")
 WGMMA(Fp16, "f16", 16, 8, "%8", "%9", "%10", "%11, %12")
@@ -249,6 +252,7 @@ WGMMA(Fp16, "f16", 216, 108, "%108", "%109", "%110", "%111, %112")
 WGMMA(Fp16, "f16", 224, 112, "%112", "%113", "%114", "%115, %116")
 WGMMA(Fp16, "f16", 232, 116, "%116", "%117", "%118", "%119, %120")
 WGMMA(Fp16, "f16", 240, 120, "%120", "%121", "%122", "%123, %124")
+WGMMA(Fp16, "f16", 248, 124, "%124", "%125", "%126", "%127, %128")
 WGMMA(Fp16, "f16", 256, 128, "%128", "%129", "%130", "%131, %132")
 WGMMA_TF32(32, 16, "%16, %17, %18, %19", "%20", "%21")
 WGMMA_TF32(64, 32, "%32, %33, %34, %35", "%36", "%37")
@@ -299,6 +303,7 @@ WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 #undef NAMES_112
 #undef NAMES_116
 #undef NAMES_120
+#undef NAMES_124
 #undef NAMES_128
 #undef FOUR
 #undef SUMS
@@ -332,6 +337,7 @@ WGMMA_TF32_SHARED(256, 128, "%128", "%129", "%130")
 #undef SUMS_112
 #undef SUMS_116
 #undef SUMS_120
+#undef SUMS_124
 #undef SUMS_128
 #undef WGMMA
 #undef WGMMA_TF32

@@ -32,7 +32,7 @@
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4) + (CLUSTER == 8) * (10 * SMS // 88 * 8))"
 // where = ["ALONG_N < CLUSTER", "CLUSTER % max(ALONG_N, 1) == 0", "BM % 8 == 0", "BM + BN <= 384 + 32 * (P == 256)",
-//          "ACROSS and BM < 248 and BN % 64 == 0 or BM % 64 == 0 and BN % 16 == 0", "1008 <= DEEP * (BM + BN)",
+//          "ACROSS and BM < 256 and BN % 64 == 0 or BM % 64 == 0 and BN % 16 == 0", "1008 <= DEEP * (BM + BN)",
 //          "DEEP * STAGE + BOXES <= MOST_SHARED"]
 // shared = "DEEP * STAGE + BOXES * (1 + (Q > 64 and P < 256 and DEEP * STAGE + 2 * BOXES <= MOST_SHARED))"
 // programmatic = 1
@@ -67,7 +67,7 @@
 // C = {box = ["16 - BM % 16", 64], swizzle = 128}
 //
 // [params]
-// BM = [128, 64, 192, 256, 40, 48, 56, 72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160, 168, 176, 200, 208, 224, 232, 240]
+// BM = [128, 64, 192, 256, 40, 48, 56, 72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160, 168, 176, 184, 200, 208, 216, 224, 232, 240, 248]
 // BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240]
 // STAGES = [4, 0, 8]
 // CLUSTER = [1, 2, 4, 8]
@@ -318,6 +318,22 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     stmatrix_x4(&Cs[warp][j % BOXES][r][((i / 4 + unit) % 8 ^ r % 8) * 8], word(i), word(i + 2), word(i + 4),
                                 word(i + 6));
             };
+            if (map_for_c && BQ % 64) {
+                // What is less than a box comes first: its place is free since long ago, and the warp stores it at once.
+                constexpr int UNITS = BQ % 64 / 8, LAST = BQ / 64;  // of 16 bytes in a row
+                if (lane == 0) tma_store_wait_group_read<0>();
+                __syncwarp();
+                write_box(LAST);
+                __syncwarp();
+                #pragma unroll 1
+                for (int i = lane; i < 16 * UNITS; i += 32) {
+                    const int r = i % 16, unit = i / 16;  // eight lanes read from eight rows: no bank conflict
+                    const unsigned row = own_p + r, col = own_q + 64 * LAST + 8 * unit;
+                    if (row < M && col < N)
+                        *(uint4*)((ELEMENT*)own_c + (long long)row * ldc + col) =
+                            *(const uint4*)&Cs[warp][LAST % BOXES][r][(unit ^ r % 8) * 8];
+                }
+            }
             if (map_for_c) {
                 #pragma unroll
                 for (int j = 0; j < BQ / 64; ++j) {  // a box is on its way while the next one is written
@@ -333,13 +349,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                         tma_store_commit_group();
                     }
                 }
-                if (BQ % 64 == 0) continue;  // else half a box is left, and TMA stores whole ones
+                continue;
             }
-            if (BQ % 64 && lane == 0) tma_store_wait_group_read<0>();  // what was there
-            if (BQ % 64) __syncwarp();
             #pragma unroll
             for (int j = 0; j < (BQ + 63) / 64; ++j) {  // through shared memory too
-                if (BQ % 64 && map_for_c && j < BQ / 64) continue;
                 write_box(j);
                 __syncwarp();
                 store_rows(own_p, own_q + 64 * j, BQ % 64 ? min((unsigned)N, own_q + BQ) : N, Cs[warp][j % BOXES]);

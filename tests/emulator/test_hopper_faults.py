@@ -508,6 +508,17 @@ FAULTS = [
          "                    if (lane == 0 && j >= BOXES) tma_store", "if (lane == 0) tma_store"),
     ),
     *faults(
+        "23_wgmma_pipeline",
+        {"BM": 64, "BN": 160, "STAGES": 4},
+        {"M": 64, "N": 1600, "K": 72},
+        ("what is less than a box goes where TMA still reads",
+         "if (lane == 0) tma_store_wait_group_read<0>();\n                __syncwarp();\n"
+         "                write_box(LAST);", "write_box(LAST);"),
+        ("it is stored before all lanes have written it",
+         "write_box(LAST);\n                __syncwarp();", "write_box(LAST);"),
+        ("its rows are taken to be in order", "[r][(unit ^ r % 8) * 8];\n                }", "[r][unit * 8];\n                }"),
+    ),
+    *faults(
         "22c_tma_store",
         {"BM": 64, "BN": 128, "STAGES": 6},
         TILES,

@@ -77,6 +77,11 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "23_wgmma_pipeline",
         {"BM": 144, "BN": 256, "STAGES": 3, "CLUSTER": 2, "TRANSA": 1},
     ),
+    "23 across 256, of 152": ("23_wgmma_pipeline", {"BM": 152, "BN": 256, "STAGES": 0, "CLUSTER": 2}),
+    "23 of 248, in turn": (
+        "23_wgmma_pipeline",
+        {"BM": 248, "BN": 128, "STAGES": 0, "CLUSTER": 2, "ALONG_N": 1, "TRANSB": 1},
+    ),
     "24": ("24_wgmma_fp16", {}),
     "25": ("25_wgmma_tf32", {}),
     "25 split": ("25_wgmma_tf32", {"SPLIT": 2}),
