@@ -162,7 +162,7 @@ def times(
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
                 params = {**defaults(one["kernel"]), **one["params"]}
-                kinds = ["", *([_ODD] if odd else []), *(f":{name}={value}" for name, value in params.items())]
+                kinds = ["", *([_ODD] if odd else []), *(f":{name}={n}" for name, n in params.items())]
                 changed = {one["kernel"] + kind for kind in kinds} & older
                 seen |= changed
                 # Of 3xtf32 and the like it may be a kernel of another type.

@@ -516,7 +516,8 @@ FAULTS = [
          "                write_box(LAST);", "write_box(LAST);"),
         ("it is stored before all lanes have written it",
          "write_box(LAST);\n                __syncwarp();", "write_box(LAST);"),
-        ("its rows are taken to be in order", "[r][(unit ^ r % 8) * 8];\n                }", "[r][unit * 8];\n                }"),
+        ("its rows are taken to be in order",
+         "[r][(unit ^ r % 8) * 8];\n                }", "[r][unit * 8];\n                }"),
     ),
     *faults(
         "22c_tma_store",
