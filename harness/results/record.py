@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import platform
 import re
@@ -68,12 +69,12 @@ _WANTED = "give a file that a command of harness wrote with --json, whole"
 def load(path: Path) -> Document:
     """Read a record file of this schema or an older one, its rows under ``rows`` whatever its shape.
 
-    The file may be compressed by gzip. Rows name kernels as they are named today. Raises UsageError for a
-    file that cannot be read, is no record, or is of a newer schema.
+    The file may be compressed by gzip or xz. Rows name kernels as they are named today. Raises UsageError
+    for a file that cannot be read, is no record, or is of a newer schema.
     """
     try:
         content = json.loads(_unpacked(files.read(path, most=_MOST)), parse_constant=_no_number)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
+    except (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error) as e:
         raise UsageError(f"damaged: {e}", where=str(path), hint=_WANTED) from None
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path), hint=_WANTED) from None
@@ -103,10 +104,14 @@ _NAMING = ("kernel", "label", "others", "chosen", "against")  # keys under which
 
 def _unpacked(data: bytes) -> bytes:
     """Return the content of a file that may be compressed. Raises ValueError if there is too much of it."""
-    if not data.startswith(b"\x1f\x8b"):
+    if data.startswith(b"\x1f\x8b"):
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            content = file.read(_MOST + 1)
+    elif data.startswith(b"\xfd7zXZ\0"):
+        with lzma.LZMAFile(io.BytesIO(data)) as packed:
+            content = packed.read(_MOST + 1)
+    else:
         return data
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-        content = file.read(_MOST + 1)
     if len(content) > _MOST:
         raise ValueError(f"it has more than {_MOST} bytes")
     return content

@@ -122,7 +122,7 @@ def test_regrets_and_weights_by_hand() -> None:
 @pytest.mark.parametrize("name", ["fp32", "tf32", "16 bits"])
 def test_the_shipped_trees_are_of_the_shipped_records(name: str) -> None:
     """On draws that were fitted they take most of the regret away; of other constants they would not."""
-    path = RECORDS / ("regret-31.json.gz" if name == "fp32" else "regret-51.json.gz")
+    path = RECORDS / ("regret-31.json.xz" if name == "fp32" else "regret-51.json.xz")
     times = [time for time in fit_model.times([path], fit_model.candidates()) if not time.earlier]
     sample = fit_corrections.sampled(times, fit_corrections.TYPES[name])
     forest = corrections.shipped()[name]

@@ -278,7 +278,7 @@ RECORD = "2026-11-27T12:30"  # when regret-36 was begun, to the minute
 
 def test_times_from_before_a_kernel_changed_are_earlier_ones() -> None:
     folder = ROOT / "records" / "h200" / "benchmarks"
-    path, newer = folder / "regret-36.json.gz", folder / "regret-37.json.gz"
+    path, newer = folder / "regret-36.json.xz", folder / "regret-37.json.xz"
     known, name = fit_model.candidates(), "42_single_floats"
     everything = fit_model.times([path, newer], known)
     found = fit_model.times([path, newer], known, since=[["2026-11-27T20:00", name]])
@@ -306,7 +306,7 @@ def test_changes_that_are_none(since: list[list[str]], message: str) -> None:
 
 def test_times_of_results_with_rows_anywhere_are_earlier_alone() -> None:
     """All of the kernel whose C has a pitch of no multiple of 16 bytes, and no others."""
-    path, name = ROOT / "records" / "h200" / "benchmarks" / "regret-41.json.gz", "34_small_tiles_tf32"
+    path, name = ROOT / "records" / "h200" / "benchmarks" / "regret-41.json.xz", "34_small_tiles_tf32"
     known, after = fit_model.candidates(), "2026-11-28T07:36"
     odd = {
         (f"0 {row['dtype']}", row["index"])
@@ -324,7 +324,7 @@ def test_times_of_results_with_rows_anywhere_are_earlier_alone() -> None:
 
 def test_times_with_other_stages_count_as_earlier_ones_of_as_many_as_fit() -> None:
     """Rung 23's candidates take as many stages as fit; the records from before that name numbers of them."""
-    path, known = ROOT / "records" / "h200" / "benchmarks" / "regret-44.json.gz", fit_model.candidates()
+    path, known = ROOT / "records" / "h200" / "benchmarks" / "regret-44.json.xz", fit_model.candidates()
     found = [t for t in fit_model.times([path], known) if t.key[1] == "23_wgmma_pipeline"]
     assert found and all(t.earlier and t.variant.params["STAGES"] > 0 and t.key in known for t in found)
     fixed = {t.key: t.variant.params["STAGES"] for t in found}

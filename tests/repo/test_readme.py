@@ -133,7 +133,7 @@ def test_names_of_the_library() -> None:
 @needs_records
 def test_records_are_data_in_documented_folders() -> None:
     files = [p.relative_to(RECORDS) for p in RECORDS.rglob("*") if p.is_file()]
-    assert {"".join(f.suffixes[-2:]) for f in files} <= {".json", ".json.gz"} and {
+    assert {"".join(f.suffixes[-2:]) for f in files} <= {".json", ".json.xz"} and {
         len(f.parts) for f in files
     } == {3}
     documented = set(

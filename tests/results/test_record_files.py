@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import importlib.metadata
 import json
+import lzma
 import os
 import platform
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -408,20 +410,24 @@ def test_sizes_beyond_any_machine_are_refused(tmp_path: Path) -> None:
     assert record.load(written(tmp_path / "r.json", bench(row(axes={"M": 2**40, "beta": None, "x": -0.5}))))
 
 
-def test_a_record_may_be_compressed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", [gzip, lzma])
+def test_a_record_may_be_compressed(tmp_path: Path, module: ModuleType) -> None:
     plain = json.dumps(bench(row()))
-    whole = gzip.compress(plain.encode())
-    (packed := tmp_path / "a.json.gz").write_bytes(whole)
+    whole = module.compress(plain.encode())
+    (packed := tmp_path / "a.json.packed").write_bytes(whole)
     assert record.load(packed) == record.load(written(tmp_path / "a.json", plain))
-    for damaged in (whole[:-9], whole[:12] + b"?" + whole[13:], whole[:2]):
+    for damaged in (whole[:-9], whole[:12] + b"?" + whole[13:], whole[:2], whole[:6]):
         packed.write_bytes(damaged)
         with pytest.raises(UsageError, match=r"damaged|cannot read|not JSON") as caught:
             record.load(packed)
         assert caught.value.hint == WHOLE
 
 
-def test_a_small_file_with_too_much_in_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (packed := tmp_path / "a.json.gz").write_bytes(gzip.compress(b" " * 100_000))
+@pytest.mark.parametrize("module", [gzip, lzma])
+def test_a_small_file_with_too_much_in_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    (packed := tmp_path / "a.json.packed").write_bytes(module.compress(b" " * 100_000))
     monkeypatch.setattr(record, "_MOST", 50_000)
     with pytest.raises(UsageError, match="more than 50000 bytes"):
         record.load(packed)
