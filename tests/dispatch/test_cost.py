@@ -18,6 +18,12 @@ from harness.launch import kernel as launches
 from harness.problems.registry import resolve
 
 
+@pytest.fixture(autouse=True)
+def no_limit_of_l2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constants of these tests are too small for what the L2 cache delivers."""
+    monkeypatch.setattr(cost, "_L2_BYTES", math.inf)
+
+
 def candidate(kernel: str, params: dict[str, int], **constants: Any) -> cost.Candidate:
     """The shipped candidate with other constants; those that are not given count for nothing."""
     one = next(
@@ -146,6 +152,25 @@ def test_the_model_by_hand() -> None:
     assert one.busy(129, 128 * 133, 256, 132) == 4 * (16 * 10 + 100)  # a second round
     assert one.busy(1, 1, 250, 132) == one.busy(128, 128, 256, 132)
     assert one.busy(128, 128, 250, 132, straddled=True) == 2 * 16 * 15 + 100
+
+
+def test_the_l2_cache_limits_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 168 x 64 ask for 30 KB a step, more than 400 cycles deliver; two blocks of a cluster share."""
+    small = candidate("23_wgmma_pipeline", {"BM": 168, "BN": 64, "CLUSTER": 1}, step=404, tile=100)
+    # 100 tiles down read B, 4 read A.
+    assert small.l2_bytes(16800, 256, 640) == (16800 * 4 + 256 * 100) * 640 * 2
+    pair = candidate("23_wgmma_pipeline", {"BM": 168, "BN": 128, "CLUSTER": 1})
+    below = replace(pair, variant=pair.variant.kernel.variant(**{**pair.variant.params, "CLUSTER": 2}))
+    assert pair.l2_bytes(16800, 256, 640) == (16800 * 2 + 256 * 100) * 640 * 2
+    assert below.l2_bytes(16800, 256, 640) == (16800 * 2 + 256 * 50) * 640 * 2
+    assert replace(small, batch=3).l2_bytes(16800, 256, 640) == 3 * small.l2_bytes(16800, 256, 640)
+    steps, tiles = 4 * 10, 4  # of the busiest SM
+    assert small.busy(16800, 256, 640, 132) == steps * 404 + tiles * 100
+    monkeypatch.setattr(cost, "_L2_BYTES", 40)
+    bound = small.l2_bytes(16800, 256, 640) / (132 * 40)
+    assert bound > steps * 404 and small.busy(16800, 256, 640, 132) == bound + tiles * 100
+    monkeypatch.setattr(cost, "_L2_BYTES", 60)
+    assert small.busy(16800, 256, 640, 132) == steps * 404 + tiles * 100
 
 
 def test_a_start_and_dram_by_hand() -> None:

@@ -322,6 +322,29 @@ def test_times_of_results_with_rows_anywhere_are_earlier_alone() -> None:
         fit_model.times([path], known, since=[[after, "23_wgmma_pipeline:even"]])
 
 
+def test_times_with_a_parameter_are_earlier_alone() -> None:
+    """All of the kernel in tiles of 96 columns, in records from before, and no others."""
+    folder, name = ROOT / "records" / "h200" / "benchmarks", "23_wgmma_pipeline"
+    paths, known = [folder / f"regret-{number}.json.xz" for number in (61, 63)], fit_model.candidates()
+    everything = fit_model.times(paths, known)
+    found = fit_model.times(paths, known, since=[["2026-11-28T22:40", f"{name}:BN=96"]])
+    changed = [
+        time.key[1] == name and time.variant.params["BN"] == 96 and time.draw[0].startswith("0 ")
+        for time in everything
+    ]
+    assert [t.earlier for t in found] == [t.earlier or c for t, c in zip(everything, changed, strict=True)]
+    assert any(changed) and any(time.key[1] == name and not time.earlier for time in found)
+    with pytest.raises(UsageError, match="no times of 23_wgmma_pipeline:BN=97 from before"):
+        fit_model.times(paths, known, since=[["2026-11-28T22:40", f"{name}:BN=97"]])
+
+
+def test_draws_of_which_one_time_is_known_have_no_regret_to_report() -> None:
+    path, known = ROOT / "records" / "h200" / "benchmarks" / "chosen-4.json.xz", fit_model.candidates()
+    once = fit_model.times([path], known)
+    table = fit_model.report(known, known, {"fitted": once, "test": once})
+    assert table.splitlines()[0].startswith("type") and "fitted" not in table
+
+
 def test_times_with_other_stages_count_as_earlier_ones_of_as_many_as_fit() -> None:
     """Rung 23's candidates take as many stages as fit; the records from before that name numbers of them."""
     path, known = ROOT / "records" / "h200" / "benchmarks" / "regret-44.json.xz", fit_model.candidates()
