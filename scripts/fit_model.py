@@ -134,10 +134,11 @@ def times(
     Of the files `mapped` only draws count whose operands both have tensor maps. Each of `since` is a moment
     in UTC and kernels that changed then: times of them in records from before are `Time.earlier`. Where
     ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes, and
-    where ``:BN=96`` does, only with that parameter. So are times with a number of stages for which there is
-    no candidate, but one that takes as many as fit. Raises
-    UsageError if a file is another kind of record, if a kernel of `since` has no earlier times, or if there
-    are no times.
+    where ``:BN=96`` does, only with that parameter. Times with a number of stages for which there is no
+    candidate, but one that takes as many as fit, are earlier ones, too.
+
+    Raises UsageError if a file is another kind of record, if a kernel of `since` has no earlier times, or if
+    there are no times.
     """
     became = changes(since)
     seen = set[str]()

@@ -318,23 +318,22 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     stmatrix_x4(&Cs[warp][j % BOXES][r][((i / 4 + unit) % 8 ^ r % 8) * 8], word(i), word(i + 2), word(i + 4),
                                 word(i + 6));
             };
-            if (map_for_c && BQ % 64) {
-                // What is less than a box comes first: its place is free since long ago, and the warp stores it at once.
-                constexpr int UNITS = BQ % 64 / 8, LAST = BQ / 64;  // of 16 bytes in a row
-                if (lane == 0) tma_store_wait_group_read<0>();
-                __syncwarp();
-                write_box(LAST);
-                __syncwarp();
-                #pragma unroll 1
-                for (int i = lane; i < 16 * UNITS; i += 32) {
-                    const int r = i % 16, unit = i / 16;  // eight lanes read from eight rows: no bank conflict
-                    const unsigned row = own_p + r, col = own_q + 64 * LAST + 8 * unit;
-                    if (row < M && col < N)
-                        *(uint4*)((ELEMENT*)own_c + (long long)row * ldc + col) =
-                            *(const uint4*)&Cs[warp][LAST % BOXES][r][(unit ^ r % 8) * 8];
-                }
-            }
             if (map_for_c) {
+                if (BQ % 64) {  // less than a box is left over: the warp stores it first, for its place is mostly free by now
+                    constexpr int UNITS = BQ % 64 / 8, LAST = BQ / 64;  // of 16 bytes in a row
+                    if (lane == 0) tma_store_wait_group_read<0>();
+                    __syncwarp();
+                    write_box(LAST);
+                    __syncwarp();
+                    #pragma unroll 1
+                    for (int i = lane; i < 16 * UNITS; i += 32) {
+                        const int r = i % 16, unit = i / 16;  // eight lanes read from eight rows: no bank conflict
+                        const unsigned row = own_p + r, col = own_q + 64 * LAST + 8 * unit;
+                        if (row < M && col < N)
+                            *(uint4*)((ELEMENT*)own_c + (long long)row * ldc + col) =
+                                *(const uint4*)&Cs[warp][LAST % BOXES][r][(unit ^ r % 8) * 8];
+                    }
+                }
                 #pragma unroll
                 for (int j = 0; j < BQ / 64; ++j) {  // a box is on its way while the next one is written
                     const auto cs = Cs[warp][j % BOXES];

@@ -11,7 +11,6 @@ import gzip
 import hashlib
 import io
 import json
-import lzma
 import os
 import platform
 import re
@@ -74,8 +73,10 @@ def load(path: Path) -> Document:
     """
     try:
         content = json.loads(_unpacked(files.read(path, most=_MOST)), parse_constant=_no_number)
-    except (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error) as e:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as e:
         raise UsageError(f"damaged: {e}", where=str(path), hint=_WANTED) from None
+    except ImportError:
+        raise UsageError("compressed by xz, which this Python was built without", where=str(path)) from None
     except OSError as e:
         raise UsageError(f"cannot read: {e.strerror}", where=str(path), hint=_WANTED) from None
     except (ValueError, RecursionError) as e:
@@ -108,8 +109,13 @@ def _unpacked(data: bytes) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             content = file.read(_MOST + 1)
     elif data.startswith(b"\xfd7zXZ\0"):
-        with lzma.LZMAFile(io.BytesIO(data)) as packed:
-            content = packed.read(_MOST + 1)
+        import lzma  # here, for a Python may have been built without it
+
+        try:
+            with lzma.LZMAFile(io.BytesIO(data)) as packed:
+                content = packed.read(_MOST + 1)
+        except lzma.LZMAError as e:
+            raise EOFError(str(e)) from None
     else:
         return data
     if len(content) > _MOST:

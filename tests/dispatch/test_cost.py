@@ -169,7 +169,10 @@ def test_the_l2_cache_limits_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "_L2_BYTES", 40)
     bound = small.l2_bytes(16800, 256, 640) / (132 * 40)
     assert bound > steps * 404 and small.busy(16800, 256, 640, 132) == bound + tiles * 100
+    without = candidate("42_single_floats", {"BM": 32, "BN": 128}, step=1)  # tensor maps
+    taken = without.busy(16800, 256, 640, 132)
     monkeypatch.setattr(cost, "_L2_BYTES", 60)
+    assert taken == without.busy(16800, 256, 640, 132) < 400 * 640
     assert small.busy(16800, 256, 640, 132) == steps * 404 + tiles * 100
 
 

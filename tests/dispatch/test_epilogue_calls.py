@@ -18,6 +18,7 @@ from harness.driver import Context
 from harness.errors import UsageError
 from harness.kernels.dtypes import BF16, FP16, FP32, DType
 from harness.kernels.epilogue import ACTIVATIONS, COLUMNS, PLAIN, ROWS, Epilogue
+from harness.problems.gemm import GEMMS
 from shared.arrays import Array, Dlpack, Typed, fake, gpu, kernels, torch  # noqa: F401  (fixtures)
 from shared.sweeps import sweep
 
@@ -61,7 +62,8 @@ def test_a_product_with_an_epilogue(
     assert harness.matmul(a, b, c, beta=0.5, bias=bias, bias_axis=axis, activation=activation) is c
     close(c, expected)
     assert len(kernels.launches) == 1
-    chosen = choose.choose(24, 40, 16, **H200, dtype=dtype.name, epilogue=epilogue)
+    pitches = choose.about(GEMMS[dtype.name](M=24, N=40, K=16))["pitches"]
+    chosen = choose.choose(24, 40, 16, **H200, dtype=dtype.name, epilogue=epilogue, pitches=pitches)
     assert kernels.compiled == [f"{chosen.label} sm_90a"]
     expected = wanted(a, b, c, epilogue, bias)
     harness.matmul(a, b, c, bias=bias, bias_axis=axis, activation=activation)  # from the plan

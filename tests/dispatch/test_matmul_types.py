@@ -50,7 +50,7 @@ def test_a_product_of_each_type(
     assert harness.matmul(a, b, c, precision=precision, **scalars) is c
     p = GEMMS[kind](M=24, N=40, K=16, **scalars)
     assert compare(c.host, p.reference(inputs)).ok
-    chosen = choose.choose(24, 40, 16, sms=132, arch="sm_90a", gpu="Fake GPU", dtype=kind)
+    chosen = choose.choose(24, 40, 16, sms=132, arch="sm_90a", gpu="Fake GPU", **choose.about(p))
     assert chosen.kernel.dtype == kind
     assert kernels.compiled == [f"{chosen.label} sm_90a"]
 

@@ -423,6 +423,14 @@ def test_a_record_may_be_compressed(tmp_path: Path, module: ModuleType) -> None:
         assert caught.value.hint == WHOLE
 
 
+def test_a_python_without_xz_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (packed := tmp_path / "a.json.xz").write_bytes(lzma.compress(json.dumps(bench(row())).encode()))
+    assert record.load(packed)
+    monkeypatch.setitem(sys.modules, "lzma", None)
+    with pytest.raises(UsageError, match="compressed by xz, which this Python was built without"):
+        record.load(packed)
+
+
 @pytest.mark.parametrize("module", [gzip, lzma])
 def test_a_small_file_with_too_much_in_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType

@@ -24,7 +24,8 @@ as many as fill the SMs BLOCKS times, if k is long enough for them; they do not 
 `sharing` is added: for storing partial sums, finding those of the others and adding them. With ``"even"`` it
 is for two blocks, and grows with their number, for one of them adds up what all have stored.
 
-A step takes `turned_a` times as long where A is stored transposed, and `turned_b` where B is. A tile takes
+All steps take no less than L2 needs to deliver A and B once for each cluster (`Candidate.l2_bytes`). A step
+takes `turned_a` times as long where A is stored transposed, and `turned_b` where B is. A tile takes
 `ragged` longer where rows of C begin elsewhere than at multiples of 16 bytes: TMA cannot store them then, and
 threads cannot store 16 bytes at once.
 
@@ -38,9 +39,8 @@ where a box is read once for two blocks.
 
 All these constants, in cycles of the rated clock, are of a candidate, and fitted by scripts/fit_model.py to
 times of sampled shapes on an H200 (benchmarks/shapes.py). `memory` is by how much a kernel misses the rate
-that a copy reaches. On other GPUs they are used unchanged, for want of measurements; only the rate of a copy
-is that of their DRAM (`traffic.dram_bytes`). On an H100, for which nothing was fitted, products that wait for
-DRAM took 1.2 to 1.3 times as long as the model said without that, and 0.99 to 1.05 times with it.
+that a copy reaches. On other GPUs they are used unchanged, but for the rate of a copy, which is that of their
+DRAM (`traffic.dram_bytes`): on an H100 products that wait for it took 0.99 to 1.05 times as long as said.
 
 Of operands that cannot have a tensor map, and are not copied first (`traffic.copied`), threads copy the rows
 to shared memory, while others multiply: a step takes no less than `fed` cycles for each row of the tile that
@@ -76,7 +76,7 @@ _ONE_STAGE = {"fp32": 4, "tf32": 8, "bf16": 16, "fp16": 16}  # k of a step of sm
 _FED_MORE = 96  # rows of a step, for what copying them takes however few there are
 _CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
 _MAPPED = 16  # bytes at whose multiples rows begin that TMA reads and writes
-_L2_BYTES = 60  # that an SM reads a cycle from the L2 cache, at most: 59.6 in 89,352 times of TMA kernels
+_L2_BYTES = 60  # a cycle and SM that L2 delivers on the average, at most: 59.6 in 89,352 times of TMA kernels
 _LEAST_K, _MOST_PARTS = 128, 8  # k of a block of 33 or 25; clusters that share a tile of 33
 _LEAST_STAGES, _MOST_SHARERS = 8, 1024  # of a block of the panel rungs that shares a tile; of such blocks
 _LEAST_STEPS = 4  # of a block of 35_wgmma_stream_k
