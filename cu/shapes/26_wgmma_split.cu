@@ -82,7 +82,6 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
     const int begin = (long long)stages_of_k * rank / SPLIT, end = (long long)stages_of_k * (rank + 1) / SPLIT;
 
     const bool map_for_a = aligned16(A, lda), map_for_b = aligned16(B, ldb), maps = map_for_a && map_for_b;
-    if (self >= CONSUMERS) launch_dependents();
     if (warp == CONSUMERS / 32 && elect_one()) {
         // A warpgroup arrives as one.
         init_stage_barriers<STAGES>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128, [&] {
@@ -134,6 +133,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     wgmma_wait_all(sum);
+    launch_dependents();  // not before: an SM may have room for two blocks, and the next kernel's would crowd
 
     // Send each block the sums that it adds up.
     cluster_wait();  // all blocks have begun

@@ -143,7 +143,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                                              rank);
     };
     const unsigned first_tile = begin / stages_of_k, first_k = begin % stages_of_k * BK;
-    if (self >= CONSUMERS) launch_dependents();
+    if (warp == CONSUMERS / 32 + 1 && (clusters == most || !dependents_wait(clusters, most, (long long)(M + N) * K)))
+        launch_dependents();
     if (warp == CONSUMERS / 32 && elect_one()) {
         // A warpgroup arrives as one, in all blocks.
         init_stage_barriers<DEEP>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
@@ -202,6 +203,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (++stage == DEEP) stage = 0, parity ^= 1;
         }
         wgmma_wait_all(sum);
+        if (now == end) launch_dependents();
         consumer_release<CLUSTER>(empty + last, self, warp);
 
         const unsigned place_p = p_of(tile) + 16 * warp + lane / 4, place_q = q_of(tile) + lane % 4 * 2;

@@ -39,7 +39,7 @@
 // loads = "BM + BN"
 // sums  = "wgmma"
 // sass  = ["HGMMA == 4 if P < 256", "HGMMA in loop == 4 if P < 256", "HGMMA == 8 if P == 256", "HGMMA in loop == 8 if P == 256",
-//          "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM", "UTMASTG", "ACQBULK", "PREEXIT", "no LDL", "no STL",
+//          "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM", "UTMASTG if Q >= 64 or ACROSS", "ACQBULK", "PREEXIT", "no LDL", "no STL",
 //          # A loop over the operands of TMA: at its stores alone, at no load (see elect_one).
 //          "BRA.U.ANY <= 4 if P < 256 and Q % 16 == 0"]
 // claim = "Nothing in the loop but four products, two mbarriers and the address of a stage."
@@ -68,8 +68,8 @@
 //
 // [params]
 // BM = [128, 64, 192, 256, 40, 48, 56, 72, 80, 88, 96, 104, 112, 120, 136, 144, 152, 160, 168, 176, 184, 200, 208, 216,
-//       224, 232, 240, 248]
-// BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240]
+//       224, 232, 240, 248, 16, 24, 32]
+// BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240, 32, 48]
 // STAGES = [4, 0, 8]
 // CLUSTER = [1, 2, 4, 8]
 // ALONG_N = [0, 1, 2, 4]
@@ -153,7 +153,9 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return MATRIX_MAP(*q.map, matrix, ACROSS ? stride_a : stride_b, sizeof(ELEMENT));
     };
     Place place = {};
-    if (self >= CONSUMERS) launch_dependents();
+    // Not the warp that loads: it is in a hurry.
+    if (warp == CONSUMERS / 32 + 1 && !dependents_wait((tiles - 1) % step + 1, step, (long long)(M + N) * K * MATRICES))
+        launch_dependents();
     if (warp == CONSUMERS / 32 && elect_one()) {
         place = place_of(first);  // now: its divisions take as long as the barriers
         // A warpgroup arrives as one, in all blocks.
@@ -360,5 +362,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             }
         }
     }
+    launch_dependents();
     if (lane == 0) tma_store_wait_group_read<0>();  // shared memory must outlive the stores
 }

@@ -150,7 +150,10 @@ extern "C" __global__ void
     const bool a_mapped = aligned16(A, lda) && ON_UNITS(STRIDE_A, sizeof(float));
     const bool b_mapped = aligned16(B, ldb) && ON_UNITS(STRIDE_B, sizeof(float)), maps = a_mapped && b_mapped;
     Corner corner = {};
-    if (warp >= CONSUMERS / 32) launch_dependents();
+    // 32 bits each; with SPLIT all blocks have work.
+    if (warp == CONSUMERS / 32 + 1
+        && (SPLIT > 1 || !dependents_wait((tiles - 1) % at_once + 1, at_once, 2ll * (M + N) * K * MATRICES)))
+        launch_dependents();
     if (warp == CONSUMERS / 32 && elect_one()) {
         prefetch_tensormap(map_a), prefetch_tensormap(map_b);
         corner = corner_of(first_tile);  // now: its divisions take as long as the barriers
@@ -404,5 +407,6 @@ extern "C" __global__ void
             }
         }
     }
+    launch_dependents();
     if (lane == 0) tma_store_wait_group_read<0>();  // shared memory must outlive the stores
 }
