@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.dispatch import choose, shipped_table
+from harness.dispatch.model import cost
 from harness.dispatch.model.cost import Candidate
 from harness.dispatch.model.traffic import Pitches, dram_bytes
 from harness.driver import Device
@@ -47,15 +48,17 @@ from harness.errors import HarnessError, UsageError
 from harness.kernels import catalog
 from harness.kernels.dtypes import DTYPES
 from harness.kernels.spec import LAYOUT, Variant
-from harness.problems.gemm import GEMMS
+from harness.problems.gemm import GEMMS, Gemm
 from harness.results import record
 from harness.results.tables import plain_table
 from harness.support import files
 from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
-_SINCE = "--since UTC KERNEL[:odd or :PARAM=VALUE] ...: when kernels changed, such as 2026-11-28T15:30"
+_SINCE = "--since UTC KERNEL[:odd, :late or :PARAM=VALUE] ...: when kernels changed, such as 2026-11-28T15:30"
 _ODD = ":odd"
+_LATE = ":late"
+_MUCH = 16 << 20  # bytes, with which dependent_launch.cuh calls a launch one that reads much
 _PRIOR = 0.5  # weight of today's constants, in rows
 _PRIORS = {"turned_a": 4.0, "turned_b": 4.0}  # of what differs little from 1
 _AXES = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
@@ -95,10 +98,11 @@ SINCE: dict[str, Any] = {
     "nargs": "+",
     "action": "append",
     "default": [],
-    "metavar": ("UTC", "KERNEL[:odd or :PARAM=VALUE]"),
+    "metavar": ("UTC", "KERNEL[:odd, :late or :PARAM=VALUE]"),
     "help": "when kernels became what they are, such as 2026-11-28T15:30: their times in records from before "
-    "that are earlier ones, or with :odd those of products whose results have rows that begin anywhere, and "
-    "with :BN=96 those with that parameter",
+    "that are earlier ones, or with :odd those of products whose results have rows that begin anywhere, with "
+    ":late those of launches that leave less than half of the SMs free at their end and read much, and with "
+    ":BN=96 those with that parameter",
 }
 
 
@@ -133,8 +137,8 @@ def times(
 
     Of the files `mapped` only draws count whose operands both have tensor maps. Each of `since` is a moment
     in UTC and kernels that changed then: times of them in records from before are `Time.earlier`. Where
-    ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes, and
-    where ``:BN=96`` does, only with that parameter. Times with a number of stages for which there is no
+    ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes, where
+    ``:late`` does, only if `dependents_wait`, and where ``:BN=96`` does, only with that parameter. Times with a number of stages for which there is no
     candidate, but one that takes as many as fit, are earlier ones, too.
 
     Raises UsageError if a file is another kind of record, if a kernel of `since` has no earlier times, or if
@@ -163,15 +167,17 @@ def times(
                 continue
             for one in (*row.get("candidates", ()), *chosen(row)):
                 params = {**defaults(one["kernel"]), **one["params"]}
-                kinds = ["", *([_ODD] if odd else []), *(f":{name}={n}" for name, n in params.items())]
-                changed = {one["kernel"] + kind for kind in kinds} & older
-                seen |= changed
                 # Of 3xtf32 and the like it may be a kernel of another type.
                 key = own = key_of(kernel_of(one["kernel"]).dtype, one["kernel"], params)
                 if key not in known and "STAGES" in params:
                     key = key_of(key[0], one["kernel"], {**params, "STAGES": 0})
                 if key in known:
                     given = known[key].variant
+                    waits = dependents_wait(replace(known[key], batch=row.get("size", 1)), problem, gpu["sms"])
+                    kinds = ["", *([_ODD] if odd else []), *([_LATE] if waits else [])]
+                    kinds += [f":{name}={n}" for name, n in params.items()]
+                    changed = {one["kernel"] + kind for kind in kinds} & older
+                    seen |= changed
                     timed = {name: value for name, value in params.items() if name in (*LAYOUT, "STAGES")}
                     laid_out = variants.setdefault(
                         (own, str(timed)), replace(given, params={**given.params, **timed})
@@ -198,6 +204,18 @@ def times(
     if not found:
         raise UsageError("no times of candidates", hint=_HINT)
     return found
+
+
+def dependents_wait(candidate: Candidate, problem: Gemm, sms: int) -> bool:
+    """Return True if the next launch begins with the end of this one, as cu/include/dependent_launch.cuh says.
+
+    Kernels that split k, whose blocks all have work, do not.
+    """
+    together = candidate.variant.params.get("CLUSTER", 1) * candidate.split
+    places = cost.CLUSTERS.get(together, sms // together)
+    busy = (math.prod(candidate.clusters(problem.M, problem.N)) * candidate.batch - 1) % places + 1
+    size = (problem.M + problem.N) * problem.K * candidate.dtype.itemsize * candidate.batch
+    return candidate.split == 1 and 2 * busy > places and size > _MUCH
 
 
 def changes(since: Sequence[Sequence[str]]) -> dict[str, datetime]:

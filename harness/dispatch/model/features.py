@@ -94,8 +94,7 @@ def _rates(one: Candidate, shape: tuple[int, int, int, int], cycles: float) -> l
     M, N, K, sms = shape
     waiting = traffic.compulsory(M, N, K, dtype=one.dtype, sms=sms, dram=one.dram)
     work = math.log2(M * N * max(1, K) / sms / cycles)
-    # Rows of A and columns of B, by all tiles.
-    from_l2 = one.count(M, N) * sum(one.variant.tile) * max(1, K) * one.dtype.itemsize
+    from_l2 = one.l2_bytes(M, N, max(1, K))
     stored = M * N * one.dtype.itemsize / sms / cycles
     l2 = [math.log2(from_l2), math.log2(from_l2 / sms / cycles)]
     return [math.log2(cycles), math.log2(cycles / waiting), work, *l2, stored, one.dram]
