@@ -138,8 +138,9 @@ def times(
     Of the files `mapped` only draws count whose operands both have tensor maps. Each of `since` is a moment
     in UTC and kernels that changed then: times of them in records from before are `Time.earlier`. Where
     ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes, where
-    ``:late`` does, only if `dependents_wait`, and where ``:BN=96`` does, only with that parameter. Times with a number of stages for which there is no
-    candidate, but one that takes as many as fit, are earlier ones, too.
+    ``:late`` does, only if `dependents_wait`, and where ``:BN=96`` does, only with that parameter. Times
+    with a number of stages for which there is no candidate, but one that takes as many as fit, are earlier
+    ones, too.
 
     Raises UsageError if a file is another kind of record, if a kernel of `since` has no earlier times, or if
     there are no times.
@@ -173,8 +174,9 @@ def times(
                     key = key_of(key[0], one["kernel"], {**params, "STAGES": 0})
                 if key in known:
                     given = known[key].variant
-                    waits = dependents_wait(replace(known[key], batch=row.get("size", 1)), problem, gpu["sms"])
-                    kinds = ["", *([_ODD] if odd else []), *([_LATE] if waits else [])]
+                    launched = replace(known[key], batch=row.get("size", 1))
+                    late = dependents_wait(launched, problem, gpu["sms"])
+                    kinds = ["", *([_ODD] if odd else []), *([_LATE] if late else [])]
                     kinds += [f":{name}={n}" for name, n in params.items()]
                     changed = {one["kernel"] + kind for kind in kinds} & older
                     seen |= changed
@@ -207,7 +209,7 @@ def times(
 
 
 def dependents_wait(candidate: Candidate, problem: Gemm, sms: int) -> bool:
-    """Return True if the next launch begins with the end of this one, as cu/include/dependent_launch.cuh says.
+    """Return True if the next launch begins at the end of this one; see cu/include/dependent_launch.cuh.
 
     Kernels that split k, whose blocks all have work, do not.
     """
