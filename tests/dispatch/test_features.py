@@ -58,8 +58,8 @@ def test_blocks_and_waves() -> None:
         16 - math.log2(waiting)
     )
     assert found["DRAM bytes / cycle"] == traffic.DRAM_BYTES
-    # A tile reads 128 rows and columns of 203 floats.
-    assert found["log2 L2 bytes"] == math.log2(800 * 128 * 203 * 4)
+    # 50 columns of tiles read A, 16 rows of them B; clusters would read them together.
+    assert found["log2 L2 bytes"] == math.log2((50 * 1000 + 16 * 3200) * 203 * 4)
     assert found["log2 L2 bytes / cycle"] == pytest.approx(found["log2 L2 bytes"] - math.log2(132) - 16)
     assert found["C bytes / cycle"] == 1000 * 3200 * 4 / 132 / 2**16
 

@@ -452,6 +452,46 @@ def test_torch_in_a_graph(torch: Any) -> None:
     close(torch, out, a, b)
 
 
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [(64, (4096, 6144)), (9824, (96, 96)), (32, (9984, 2752)), (512, (512, 512))],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["bfloat16", "float32"])
+def test_products_that_read_the_result_before(
+    torch: Any, kind: str, rows: int, sizes: tuple[int, int]
+) -> None:
+    """Queued without a pause, with next launches that begin early (few and small) or late (the others)."""
+    precision = "ieee" if kind == "bfloat16" else "tf32"
+    made = {"device": "cuda", "dtype": getattr(torch, kind)}
+    a, b = sizes
+    weights = [
+        torch.randn(*(sizes if i % 2 == 0 else (b, a)), **made) * (a, b)[i % 2] ** -0.5 for i in range(12)
+    ]
+    first = torch.randn(rows, a, **made)
+    outs = [torch.empty(rows, w.shape[1], **made) for w in weights]
+
+    def queue(pause: bool = False) -> None:
+        for x, w, out in zip([first, *outs], weights, outs, strict=False):
+            harness.matmul(x, w, out, precision=precision)
+            if pause:
+                torch.cuda.synchronize()
+
+    queue(pause=True)
+    alone = [out.clone() for out in outs]
+    for x, w, out in zip([first, *alone], weights, alone, strict=False):
+        exact = x.double() @ w.double()
+        assert float((out.double() - exact).abs().max()) < 0.05 * float(exact.abs().max())
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        queue()
+    for run in (queue, graph.replay) * 3:
+        for out in outs:
+            out.fill_(float("nan"))
+        run()
+        assert all(torch.equal(out, one) for out, one in zip(outs, alone, strict=True))
+
+
 # CuPy
 
 

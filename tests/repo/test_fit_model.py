@@ -23,6 +23,7 @@ from harness.dispatch import choose, shipped_table
 from harness.dispatch.model.cost import Candidate
 from harness.dispatch.model.traffic import Pitches
 from harness.errors import UsageError
+from harness.problems.gemm import GEMMS
 from harness.results import record
 from shared.places import ROOT
 
@@ -336,6 +337,48 @@ def test_times_with_a_parameter_are_earlier_alone() -> None:
     assert any(changed) and any(time.key[1] == name and not time.earlier for time in found)
     with pytest.raises(UsageError, match="no times of 23_wgmma_pipeline:BN=97 from before"):
         fit_model.times(paths, known, since=[["2026-11-28T22:40", f"{name}:BN=97"]])
+
+
+def test_times_of_launches_that_the_next_one_waits_for_are_earlier_alone() -> None:
+    folder, name = ROOT / "records" / "h200" / "benchmarks", "23_wgmma_pipeline"
+    path, known = folder / "regret-63.json.xz", fit_model.candidates()
+    everything = fit_model.times([path], known)
+    found = fit_model.times([path], known, since=[["2026-11-29T01:20", f"{name}:late"]])
+    late = [now.earlier and not before.earlier for now, before in zip(found, everything, strict=True)]
+    assert any(late) and not any(b.earlier and not a.earlier for a, b in zip(found, everything, strict=True))
+    for time, changed in zip(everything, late, strict=True):
+        if changed:  # more than half of the places are busy at the end
+            M, N, _ = time.shape
+            blocks = known[time.key].count(M, N)
+            places = 120 if time.variant.params["CLUSTER"] in (4, 8) else 132
+            assert time.key[1] == name and (blocks - 1) % places + 1 > places / 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "cluster", "late"),
+    [
+        ((9824, 96, 2720), 4, True),  # 20 of 30 clusters
+        ((7680, 96, 2720), 4, False),  # 15: all of the next launch's find room
+        ((15360 + 9824, 96, 2720), 4, True),  # 30, then 20
+        ((15360 + 512, 96, 2720), 4, False),  # 30, then 1
+        ((9824, 96, 800), 4, False),  # reads little
+        ((9824, 96, 2720), 1, True),  # 77 of 132
+        ((8448, 96, 2720), 1, False),  # 66
+    ],
+    ids=str,
+)
+def test_launches_that_the_next_one_waits_for(shape: tuple[int, int, int], cluster: int, late: bool) -> None:
+    """As cu/include/dependent_launch.cuh says, whose limit is counted in elements of 16 bits."""
+    found = [
+        c
+        for key, c in fit_model.candidates().items()
+        if key[:2] == ("bf16", "23_wgmma_pipeline")
+        and [c.variant.params[name] for name in ("BM", "BN", "CLUSTER", "ALONG_N")] == [128, 96, cluster, 0]
+    ]
+    M, N, K = shape
+    assert fit_model.dependents_wait(found[0], GEMMS["bf16"](M=M, N=N, K=K), 132) is late
+    header = (ROOT / "cu" / "include" / "dependent_launch.cuh").read_text()
+    assert f"2 * busy > places && elements > {fit_model._MUCH >> 21} << 20;" in header
 
 
 def test_draws_of_which_one_time_is_known_have_no_regret_to_report() -> None:

@@ -47,7 +47,7 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "23_wgmma_pipeline",
         {"BM": 144, "BN": 128, "CLUSTER": 4, "ALONG_N": 2, "TRANSB": 1},
     ),
-    "23 of 32 columns": ("23_wgmma_pipeline", {"BN": 32, "STAGES": 8}),  # not listed, but allowed
+    "23 of 32 columns": ("23_wgmma_pipeline", {"BN": 32, "STAGES": 8}),
     "23 in eights": ("23_wgmma_pipeline", {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 8, "TRANSB": 1}),
     "23 four by two": (
         "23_wgmma_pipeline",
@@ -81,6 +81,18 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "23 of 248, in turn": (
         "23_wgmma_pipeline",
         {"BM": 248, "BN": 128, "STAGES": 0, "CLUSTER": 2, "ALONG_N": 1, "TRANSB": 1},
+    ),
+    "23 of 48 columns in fours TN": (
+        "23_wgmma_pipeline",
+        {"BM": 64, "BN": 48, "STAGES": 0, "CLUSTER": 4, "TRANSA": 1},
+    ),
+    "23 of 16 by 256 NT": (
+        "23_wgmma_pipeline",
+        {"BM": 16, "BN": 256, "STAGES": 0, "CLUSTER": 2, "ALONG_N": 1, "TRANSB": 1},
+    ),
+    "23 of 24 in fours TT": (
+        "23_wgmma_pipeline",
+        {"BM": 24, "BN": 128, "STAGES": 0, "CLUSTER": 4, "ALONG_N": 1, "TRANSA": 1, "TRANSB": 1},
     ),
     "24": ("24_wgmma_fp16", {}),
     "25": ("25_wgmma_tf32", {}),
