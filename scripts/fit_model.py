@@ -101,7 +101,7 @@ SINCE: dict[str, Any] = {
     "metavar": ("UTC", "KERNEL[:odd, :late or :PARAM=VALUE]"),
     "help": "when kernels became what they are, such as 2026-11-28T15:30: their times in records from before "
     "that are earlier ones, or with :odd those of products whose results have rows that begin anywhere, with "
-    ":late those of launches that leave less than half of the SMs free at their end and read much, and with "
+    ":late those of launches at whose end the next one begins (`dependents_wait`), and with "
     ":BN=96 those with that parameter",
 }
 
@@ -174,16 +174,16 @@ def times(
                     key = key_of(key[0], one["kernel"], {**params, "STAGES": 0})
                 if key in known:
                     given = known[key].variant
-                    launched = replace(known[key], batch=row.get("size", 1))
+                    timed = {name: value for name, value in params.items() if name in (*LAYOUT, "STAGES")}
+                    laid_out = variants.setdefault(
+                        (own, str(timed)), replace(given, params={**given.params, **timed})
+                    )
+                    launched = replace(known[key], variant=laid_out, batch=row.get("size", 1))
                     late = dependents_wait(launched, problem, gpu["sms"])
                     kinds = ["", *([_ODD] if odd else []), *([_LATE] if late else [])]
                     kinds += [f":{name}={n}" for name, n in params.items()]
                     changed = {one["kernel"] + kind for kind in kinds} & older
                     seen |= changed
-                    timed = {name: value for name, value in params.items() if name in (*LAYOUT, "STAGES")}
-                    laid_out = variants.setdefault(
-                        (own, str(timed)), replace(given, params={**given.params, **timed})
-                    )
                     found.append(
                         Time(
                             draw=(f"{number} {row['dtype']}", row["index"]),
@@ -211,13 +211,20 @@ def times(
 def dependents_wait(candidate: Candidate, problem: Gemm, sms: int) -> bool:
     """Return True if the next launch begins at the end of this one; see cu/include/dependent_launch.cuh.
 
-    Kernels that split k, whose blocks all have work, do not.
+    All blocks of 25 that split k have work, and all of 35 where they share tiles or tiles are many. Of 26, at
+    whose loop's end the next launch always begins, the same are told apart as of 23: else it matters little.
     """
-    together = candidate.variant.params.get("CLUSTER", 1) * candidate.split
-    places = cost.CLUSTERS.get(together, sms // together)
-    busy = (math.prod(candidate.clusters(problem.M, problem.N)) * candidate.batch - 1) % places + 1
+    params = candidate.variant.params
+    together = params.get("CLUSTER", 1) * candidate.split
+    known = cost.CLUSTERS if sms == cost.H200_SMS else {}
+    places = known.get(together, max(1, sms // together)) * max(1, params.get("BLOCKS", 1))
+    clusters = math.prod(candidate.clusters(problem.M, problem.N)) * candidate.batch
+    if "SPLIT" in params and "SHARE" in params and candidate.split > 1:  # 25
+        return False
+    if "SPLIT" not in params and "SHARE" in params and (params["SHARE"] or clusters >= places):  # 35
+        return False
     size = (problem.M + problem.N) * problem.K * candidate.dtype.itemsize * candidate.batch
-    return candidate.split == 1 and 2 * busy > places and size > _MUCH
+    return 2 * ((clusters - 1) % places + 1) > places and size > _MUCH
 
 
 def changes(since: Sequence[Sequence[str]]) -> dict[str, datetime]:

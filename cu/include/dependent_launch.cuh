@@ -5,8 +5,8 @@
 //
 // Nor does it pay where SMs are left free, but too few for all blocks of the next kernel: those that begin early take
 // these, the others what becomes free first, and some GPCs have more of them than others. What DRAM or L2 limits ends with
-// the GPC that has most. (H200: 9824 x 96 x 2720 in 80 tiles, 20.2 us; if the next kernel begins with the end of this one,
-// and its blocks spread over all GPCs, 17.2. scripts/fit_model.py has the same rule, to know such times.)
+// the GPC that has most. (H200: 9824 x 96 x 2720 in 80 tiles, 20.3 us; if the next kernel begins with the end of this one,
+// and its blocks spread over all GPCs, 16.9. scripts/fit_model.py has the same rule, to know such times.)
 #pragma once
 
 // Let the next kernel begin once all blocks of this one have come here, or have ended.

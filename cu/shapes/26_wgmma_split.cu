@@ -133,7 +133,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, SPLIT) __launch_bounds__(CONSU
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     wgmma_wait_all(sum);
-    launch_dependents();  // not before: an SM may have room for two blocks, and the next kernel's would crowd
+    launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
 
     // Send each block the sums that it adds up.
     cluster_wait();  // all blocks have begun

@@ -152,7 +152,7 @@ extern "C" __global__ void
     Corner corner = {};
     // 32 bits each; with SPLIT all blocks have work.
     if (warp == CONSUMERS / 32 + 1
-        && (SPLIT > 1 || !dependents_wait((tiles - 1) % at_once + 1, at_once, 2ll * (M + N) * K * MATRICES)))
+        && (SPLIT > 1 || !dependents_wait((tiles - 1) % at_once + 1, at_once, 2 * ((long long)M + N) * K * MATRICES)))
         launch_dependents();
     if (warp == CONSUMERS / 32 && elect_one()) {
         prefetch_tensormap(map_a), prefetch_tensormap(map_b);

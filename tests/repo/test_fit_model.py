@@ -377,8 +377,50 @@ def test_launches_that_the_next_one_waits_for(shape: tuple[int, int, int], clust
     ]
     M, N, K = shape
     assert fit_model.dependents_wait(found[0], GEMMS["bf16"](M=M, N=N, K=K), 132) is late
+    batch = replace(found[0], batch=60)  # each a tile, or a cluster's
+    assert fit_model.dependents_wait(batch, GEMMS["bf16"](M=128, N=96, K=2720), 132) is (cluster == 4)
     header = (ROOT / "cu" / "include" / "dependent_launch.cuh").read_text()
     assert f"2 * busy > places && elements > {fit_model._MUCH >> 21} << 20;" in header
+
+
+@pytest.mark.parametrize(
+    ("kernel", "params", "shape", "late"),
+    [
+        ("35_wgmma_stream_k", {"BM": 128, "BN": 32, "SHARE": 0, "CLUSTER": 1}, (10624, 32, 2496), True),
+        ("35_wgmma_stream_k", {"BM": 128, "BN": 32, "SHARE": 0, "CLUSTER": 1}, (27000, 32, 2496), False),
+        ("35_wgmma_stream_k", {"BM": 128, "BN": 32, "SHARE": 1, "CLUSTER": 1}, (10624, 32, 2496), False),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1}, (6400, 128, 2048), True),
+        (
+            "25_wgmma_tf32",
+            {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1, "TRANS": 1},
+            (6400, 128, 2048),
+            True,
+        ),
+        (
+            "25_wgmma_tf32",
+            {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1, "TRANS": 1},
+            (6400, 64, 2048),
+            False,
+        ),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 2, "CLUSTER": 1}, (6400, 128, 2048), False),
+        ("26_wgmma_split", {"BM": 64, "BN": 64, "SPLIT": 2}, (64, 3328, 6400), True),
+    ],
+    ids=str,
+)
+def test_which_launches_of_other_rungs_are_late(
+    kernel: str, params: dict[str, int], shape: tuple[int, int, int], late: bool
+) -> None:
+    """As their kernels say; 25 computes a product of transposed operands from its other side."""
+    dtype, trans = fit_model.kernel_of(kernel).dtype, params.pop("TRANS", 0)
+    found = next(
+        c
+        for key, c in fit_model.candidates().items()
+        if key[:2] == (dtype, kernel) and params.items() <= c.variant.params.items()
+    )
+    turned = {**found.variant.params, "TRANSA": trans, "TRANSB": trans}
+    found = replace(found, variant=replace(found.variant, params=turned))
+    M, N, K = shape
+    assert fit_model.dependents_wait(found, GEMMS[dtype](M=M, N=N, K=K), 132) is late
 
 
 def test_draws_of_which_one_time_is_known_have_no_regret_to_report() -> None:
