@@ -18,9 +18,10 @@ SAID = {  # of sizes and blocks
     "ldpc": "-a llr=576000 -a msg=576000",
     "lookback": "-a tile.state=1000",
     "persistent": "--block 128,1,1 -a in=5120 -a carry=40",
+    "scan_tree": "--grid 1,1,1 --block 256,1,1 --shared 49152 -a out=512 -a in=512 -a n=512",
     "softmax_online": "--grid 8,1,1 --block 256,1,1",
 }
-QUICK = ("bfs", "softmax_online")
+QUICK = ("bfs", "scan_tree", "softmax_online")
 LOAD, SYNC = "if (threadIdx.x == 0) id = atomicAdd(tile.ticket, 1u);\n", "  __syncthreads();\n"
 
 
@@ -56,6 +57,8 @@ def test_a_guess_makes_sense(name: str, tmp_path: Path) -> None:
             ("attention_cp", "__pipeline_wait_prior(1);", "__pipeline_wait_prior(2);", ""),
             ("bfs", "int at = atomicAdd(&count, 1)", "int at = count++", ""),
             ("softmax_online", "y += (size_t)row", "y += (size_t)(row + 1)", "of y, "),
+            ("scan_tree", "step >>= 1;\n        __syncthreads();", "step >>= 1;", "RAW hazard"),
+            ("scan_tree", "out[2 * t + 1]", "out[2 * t + 2]", "out of bounds"),
             ("ldpc", "app[6 * Z]", "app[5 * Z]", "out of bounds"),
         ],
         lambda name, *_: name in QUICK,
@@ -70,6 +73,44 @@ def told(folder: Path, source: str) -> str:
     """Return what `harness check` says of a file."""
     (path := folder / "k.cu").write_text(source)
     return CliRunner().invoke(main, ["check", str(path)]).output
+
+
+SUM = """__global__ void total(float* out, const float* in, int count)
+{
+    extern __shared__ float part[];
+    const int t = threadIdx.x;
+    part[t] = LOAD;
+    __syncthreads();
+    for (int s = count / 2; s > 0; s /= 2) {
+        if (t < s) part[t] += part[t + s];
+        __syncthreads();
+    }
+    if (t == 0) out[blockIdx.x] = part[0];
+}
+"""
+SEARCH = """__global__ void lower(int* out, const float* sorted, const float* x, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    int at = 0;
+    for (int d = n >> 1; d > 0; d >>= 1)
+        if (at + d < n && sorted[at + d] <= x[i]) at += d;
+    out[i] = at;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (SUM.replace("LOAD", "in[blockIdx.x * count + t]"), "-a count=256"),
+        (SUM.replace("LOAD", "in[t] + in[t + count / 2]").replace("s = count / 2", "s = count >> 1"), "=512"),
+        (SEARCH, "-a n=1000"),  # each thread halves on its own: no tree of a block
+    ],
+)
+def test_what_a_block_halves_is_as_long_as_the_block(tmp_path: Path, source: str, said: str) -> None:
+    output = told(tmp_path, source)
+    assert said in output and "out of bounds" not in output and "hazard" not in output, output
 
 
 def test_infinity_needs_no_header(tmp_path: Path) -> None:

@@ -190,6 +190,27 @@ def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[st
     return called | {p.name: threads for p, threads in given if not p.pointer and threads > 1}
 
 
+def halved(entry: text.Entry, block: int) -> dict[str, int]:
+    """Return the parameters that a loop halves for a block, each with the elements that a `block` has.
+
+    ``for (d = n >> 1; d > 0; d >>= 1) if (threadIdx.x < d)`` goes up a tree of n leaves, a power of two: each
+    thread has one of them, or two where it says ``2 * threadIdx.x`` or ``threadIdx.x + n / 2``.
+    """
+    names = ["threadIdx.x", *re.findall(r"\b(\w+)\s*=\s*threadIdx\.x\s*[,;]", entry.body)]
+    thread = "|".join(map(re.escape, names))
+    leaves = 1 << block.bit_length() - 1
+    found = {}
+    for size in (p.name for p in entry.parameters if not p.pointer):
+        half = rf"\(?\s*{size}\s*(?:>>\s*1|/\s*2)\s*\)?"
+        once = r"(?:>>=\s*1|/=\s*2|=\s*\1\s*(?:>>\s*1|/\s*2))"
+        head = rf"\b(\w+)\s*=\s*{half}\s*;\s*\1\s*(?:>\s*0|>=\s*1)?\s*;\s*\1\s*{once}"
+        loop = re.search(head, entry.body)
+        if loop and re.search(rf"(?:{thread})\s*<\s*{loop[1]}\b", entry.body):
+            two = rf"\b2\s*\*\s*(?:{thread})\b|\b(?:{thread})\s*(?:\*\s*2\b|<<\s*1\b|\+\s*{half})"
+            found[size] = 2 * leaves if re.search(two, entry.body) else leaves
+    return found
+
+
 def numbers(texts: Sequence[str], entry: text.Entry, name: str) -> Values:
     """Return the numbers that texts give names to, of those that the kernel `name` may use."""
     own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}

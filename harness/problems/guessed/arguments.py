@@ -174,8 +174,12 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
     depth, size = _sizes(kernel, entry, whole, dimensions, alone)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1)
-    fixed |= guesses.as_threads(host, entry, kernel.entry, math.prod(e({}) for e in kernel.block))
-    first = {p.name: fixed.get(p.name, size if p.name in whole else 1.0) for p in values}
+    threads = math.prod(e({}) for e in kernel.block)
+    fixed |= guesses.as_threads(host, entry, kernel.entry, threads)
+    usual = dict.fromkeys(whole, size) | {
+        n: x for n, x in guesses.halved(entry, threads).items() if n in whole
+    }
+    first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     held = {n: tensor.bytes for n, tensor in maps.items()} | guesses.allocated(host, entry, kernel.entry)
