@@ -15,13 +15,14 @@ MORE = {"ldpc": ["-a", "iterations=2"], "persistent": ["-a", "work=40", "--grid"
 SAID = {  # of sizes and blocks
     "attention_cp": "--block 64,1,1 -a Q=262144 -a K=262144 -a V=262144",
     "bfs": "-a g.offsets=1001",
+    "bitonic": "--grid 1,1,1 --block 256,1,1 --shared 49152 -a v=256 -a n=256",
     "ldpc": "-a llr=576000 -a msg=576000",
     "lookback": "-a tile.state=1000",
     "persistent": "--block 128,1,1 -a in=5120 -a carry=40",
     "scan_tree": "--grid 1,1,1 --block 256,1,1 --shared 49152 -a out=512 -a in=512 -a n=512",
     "softmax_online": "--grid 8,1,1 --block 256,1,1",
 }
-QUICK = ("bfs", "scan_tree", "softmax_online")
+QUICK = ("bfs", "bitonic", "scan_tree", "softmax_online")
 LOAD, SYNC = "if (threadIdx.x == 0) id = atomicAdd(tile.ticket, 1u);\n", "  __syncthreads();\n"
 
 
@@ -57,6 +58,7 @@ def test_a_guess_makes_sense(name: str, tmp_path: Path) -> None:
             ("attention_cp", "__pipeline_wait_prior(1);", "__pipeline_wait_prior(2);", ""),
             ("bfs", "int at = atomicAdd(&count, 1)", "int at = count++", ""),
             ("softmax_online", "y += (size_t)row", "y += (size_t)(row + 1)", "of y, "),
+            ("bitonic", "            __syncthreads();\n", "", "RAW hazard"),
             ("scan_tree", "step >>= 1;\n        __syncthreads();", "step >>= 1;", "RAW hazard"),
             ("scan_tree", "out[2 * t + 1]", "out[2 * t + 2]", "out of bounds"),
             ("ldpc", "app[6 * Z]", "app[5 * Z]", "out of bounds"),
@@ -111,6 +113,43 @@ SEARCH = """__global__ void lower(int* out, const float* sorted, const float* x,
 def test_what_a_block_halves_is_as_long_as_the_block(tmp_path: Path, source: str, said: str) -> None:
     output = told(tmp_path, source)
     assert said in output and "out of bounds" not in output and "hazard" not in output, output
+
+
+TILES = """#define TILE 48
+__global__ void tiles(float* y, const float* x, int n)
+{
+    __shared__ float s[SIZE];
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float sum = 0;
+    for (int t = 0; t < COUNT; ++t) {
+        if (threadIdx.x < SIZE && t * SIZE + threadIdx.x < n) s[threadIdx.x] = x[t * SIZE + threadIdx.x];
+        __syncthreads();
+        for (int j = 0; j < SIZE; ++j) sum += s[j];
+        __syncthreads();
+    }
+    y[i] = sum;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "said"),
+    [
+        ("n / blockDim.x", "256", "-a n=1024"),
+        ("n / TILE", "TILE", "-a n=1008"),
+        ("(n + TILE - 1) / TILE", "TILE", "-a n=1000"),
+        ("n / blockDim.x + 1", "256", "-a n=1000"),
+        ("n / blockDim.x + (n % blockDim.x > 0)", "256", "-a n=1000"),
+    ],
+)
+def test_what_is_divided_into_whole_blocks_is_a_multiple(
+    tmp_path: Path, count: str, size: str, said: str
+) -> None:
+    """Rounded up it is none, and the return before a barrier shows."""
+    output = told(tmp_path, TILES.replace("COUNT", count).replace("SIZE", size))
+    assert said in output
+    assert ("divergent barrier" in output) is ("n=1024" not in said), output
 
 
 def test_infinity_needs_no_header(tmp_path: Path) -> None:

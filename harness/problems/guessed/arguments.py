@@ -176,9 +176,9 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed |= dict.fromkeys(powers, size.bit_length() - 1)
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= guesses.as_threads(host, entry, kernel.entry, threads)
-    usual = dict.fromkeys(whole, size) | {
-        n: x for n, x in guesses.halved(entry, threads).items() if n in whole
-    }
+    each = guesses.divided(entry, threads, numbers)
+    usual = {n: math.ceil(size / each.get(n, 1)) * each.get(n, 1) for n in whole}
+    usual |= {n: leaves for n, leaves in guesses.halved(entry, threads).items() if n in whole}
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
