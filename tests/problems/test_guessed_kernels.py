@@ -18,11 +18,13 @@ SAID = {  # of sizes and blocks
     "bitonic": "--grid 1,1,1 --block 256,1,1 --shared 49152 -a v=256 -a n=256",
     "ldpc": "-a llr=576000 -a msg=576000",
     "lookback": "-a tile.state=1000",
+    "merge": "-a out=2000 -a na=1000 -a nb=1000",
     "persistent": "--block 128,1,1 -a in=5120 -a carry=40",
     "scan_tree": "--grid 1,1,1 --block 256,1,1 --shared 49152 -a out=512 -a in=512 -a n=512",
     "softmax_online": "--grid 8,1,1 --block 256,1,1",
+    "transposed": "--grid 2,2,1 --block 32,8,1",
 }
-QUICK = ("bfs", "bitonic", "scan_tree", "softmax_online")
+QUICK = ("bfs", "bitonic", "merge", "scan_tree", "softmax_online", "transposed")
 LOAD, SYNC = "if (threadIdx.x == 0) id = atomicAdd(tile.ticket, 1u);\n", "  __syncthreads();\n"
 
 
@@ -58,6 +60,10 @@ def test_a_guess_makes_sense(name: str, tmp_path: Path) -> None:
             ("attention_cp", "__pipeline_wait_prior(1);", "__pipeline_wait_prior(2);", ""),
             ("bfs", "int at = atomicAdd(&count, 1)", "int at = count++", ""),
             ("softmax_online", "y += (size_t)row", "y += (size_t)(row + 1)", "of y, "),
+            ("merge", "j >= nb ||", "j > nb ||", "of b, "),
+            ("merge", "out[diag + k]", "out[diag + k + 1]", "of out, "),
+            ("transposed", "    __syncthreads();\n", "", "RAW hazard"),
+            ("transposed", "height + x]", "height + x + 1]", "of odata, "),
             ("bitonic", "            __syncthreads();\n", "", "RAW hazard"),
             ("scan_tree", "step >>= 1;\n        __syncthreads();", "step >>= 1;", "RAW hazard"),
             ("scan_tree", "out[2 * t + 1]", "out[2 * t + 2]", "out of bounds"),

@@ -277,10 +277,20 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
         return (fewer,)
     axes = {axis for axis, _, added in entry.steps if added}
     block = tuple(
-        steps[axis] if axis in axes and axis in steps else threads
+        _strided(entry, axis, steps[axis], values) if axis in axes and axis in steps else threads
         for axis, threads in zip("xyz", entry.block, strict=False)
     )
     return entry.block if entry.bounds is not None or math.prod(block) > _MOST_THREADS else block
+
+
+def _strided(entry: text.Entry, axis: str, step: int, values: Values) -> int:
+    """Return the threads for `step` elements along an axis: fewer if each has some, ``threadIdx.y + j``."""
+    thread = text.named(entry.body, rf"threadIdx\s*\.\s*{axis}")
+    for name, apart in re.findall(r"\bfor\s*\([^;]*;[^;]*;\s*(\w+)\s*\+=\s*(\w+)\s*\)", entry.body):
+        added = rf"\b(?:{thread})\s*\+\s*{name}\b|\b{name}\s*\+\s*(?:{thread})\b"
+        if (number := values.number(apart)) and step % number == 0 and re.search(added, entry.body):
+            return number
+    return step
 
 
 def _by_warps(entry: text.Entry) -> bool:

@@ -98,8 +98,8 @@ def _factors(body: str, pointer: str) -> Iterator[str]:
 
 
 def _sums(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of sizes whose sum a body has, for a pointer that it writes to by a variable alone."""
-    if re.search(rf"\b{re.escape(pointer)}\s*\[\s*\w+\s*\]\s*=(?!=)", body):
+    """Yield the pairs of sizes whose sum a body has, for a pointer that it writes to by a variable or two."""
+    if re.search(rf"\b{re.escape(pointer)}\s*\[\s*\w+\s*(?:\+\s*\w+\s*)?\]\s*=(?!=)", body):
         for a, b in re.findall(r"\b([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\b", body):
             if a in sizes and b in sizes:
                 yield a, b
