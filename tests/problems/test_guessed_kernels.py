@@ -19,10 +19,12 @@ SAID = {  # of sizes and blocks
     "ldpc": "-a llr=576000 -a msg=576000",
     "lookback": "-a tile.state=1000",
     "merge": "-a out=2000 -a na=1000 -a nb=1000",
+    "odd_even": "--grid 1,1,1 --block 256,1,1 -a v=512 -a n=512",
     "persistent": "--block 128,1,1 -a in=5120 -a carry=40",
     "scan_tree": "--grid 1,1,1 --block 256,1,1 --shared 49152 -a out=512 -a in=512 -a n=512",
     "softmax_online": "--grid 8,1,1 --block 256,1,1",
     "transposed": "--grid 2,2,1 --block 32,8,1",
+    "wmma_plain": "--grid 16,16,1 --block 128,4,1",
 }
 QUICK = ("bfs", "bitonic", "merge", "scan_tree", "softmax_online", "transposed")
 LOAD, SYNC = "if (threadIdx.x == 0) id = atomicAdd(tile.ticket, 1u);\n", "  __syncthreads();\n"
@@ -62,6 +64,8 @@ def test_a_guess_makes_sense(name: str, tmp_path: Path) -> None:
             ("softmax_online", "y += (size_t)row", "y += (size_t)(row + 1)", "of y, "),
             ("merge", "j >= nb ||", "j > nb ||", "of b, "),
             ("merge", "out[diag + k]", "out[diag + k + 1]", "of out, "),
+            ("wmma_plain", "if (row < M && col < N) wmma::store", "if (row < M) wmma::store", "of c, "),
+            ("odd_even", "i + 1 < n", "i < n", "of s, "),
             ("transposed", "    __syncthreads();\n", "", "RAW hazard"),
             ("transposed", "height + x]", "height + x + 1]", "of odata, "),
             ("bitonic", "            __syncthreads();\n", "", "RAW hazard"),

@@ -182,6 +182,18 @@ def _called_with(body: str, name: str) -> Iterator[int]:
         yield len(text.split(body[at.end() : closed]))
 
 
+def room(body: str, size: str, values: Values) -> int | None:
+    """Return the least elements of the shared arrays that a loop up to a size goes through; None of none."""
+    found = []
+    for name, length in re.findall(r"\b__shared__[^;=]*?(\w+)\s*\[([^]]*)\]\s*[;,]", body):
+        ends = re.findall(rf"\b(\w+)\s*<\s*{size}\s*;", body)
+        if (n := values.number(length.strip())) and any(
+            re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body) for i in ends
+        ):
+            found.append(n)
+    return min(found, default=None)
+
+
 def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
     """Return 0 for those that are added in indices and stand nowhere else; none if all are: one is a size."""
     found = [name for name in integers if offset(body, name)]

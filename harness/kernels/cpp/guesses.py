@@ -113,8 +113,8 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
-    if len(tile) == 1 and _by_warps(entry):
-        tile = (max(1, tile[0] // _WARP),)
+    if _by_warps(entry):
+        tile = (*tile[:-1], max(1, tile[-1] // _WARP))
     grid = _grid(launched, entry)
     if launched is None:
         one = launches.one_block(source, name)
@@ -280,7 +280,11 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
         _strided(entry, axis, steps[axis], values) if axis in axes and axis in steps else threads
         for axis, threads in zip("xyz", entry.block, strict=False)
     )
-    return entry.block if entry.bounds is not None or math.prod(block) > _MOST_THREADS else block
+    if entry.bounds is not None or math.prod(block) > _MOST_THREADS:
+        return entry.block
+    if _by_warps(entry) and "x" not in steps and block[0] % _WARP:
+        return (4 * _WARP, 4, 1)[: len(block)]  # whole warps along x
+    return block
 
 
 def _strided(entry: text.Entry, axis: str, step: int, values: Values) -> int:

@@ -178,6 +178,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed |= guesses.as_threads(host, entry, kernel.entry, threads)
     each = guesses.divided(entry, threads, numbers)
     usual = {n: math.ceil(size / each.get(n, 1)) * each.get(n, 1) for n in whole}
+    usual |= {n: min(usual[n], most) for n in whole if (most := extents.room(entry.body, n, numbers))}
     usual |= {n: leaves for n, leaves in guesses.halved(entry, threads).items() if n in whole}
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
