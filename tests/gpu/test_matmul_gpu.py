@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -392,6 +393,18 @@ def test_infinities_come_out_as_in_float32(torch: Any, precision: str, layout: s
     assert float((found - exact)[finite].abs().max()) < 1e-3
 
 
+def equal_each_time(torch: Any, queue: Callable[[], None], outs: list[Any], alone: list[Any]) -> None:
+    """Compare the results of calls, and of a graph of them, with those of each alone, bit for bit."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        queue()
+    for run in (queue, graph.replay) * 3:
+        for out in outs:
+            out.fill_(float("nan"))
+        run()
+        assert all(torch.equal(out, one) for out, one in zip(outs, alone, strict=True))
+
+
 @pytest.mark.parametrize("precision", ["tf32", "3xtf32"])
 @pytest.mark.parametrize("shape", [(100, 300, 200), (1100, 900, 500)], ids=str)
 def test_transposed_copies_in_a_row(torch: Any, shape: tuple[int, int, int], precision: str) -> None:
@@ -414,14 +427,7 @@ def test_transposed_copies_in_a_row(torch: Any, shape: tuple[int, int, int], pre
         for (a, b), out in zip(pairs, outs, strict=True):
             harness.matmul(a, b, out, precision=precision)
 
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        queue()
-    for run in (queue, graph.replay) * 3:
-        for out in outs:
-            out.fill_(float("nan"))
-        run()
-        assert all(torch.equal(out, one) for out, one in zip(outs, alone, strict=True))
+    equal_each_time(torch, queue, outs, alone)
 
 
 def test_torch_streams(torch: Any) -> None:
@@ -482,14 +488,7 @@ def test_products_that_read_the_result_before(
     for x, w, out in zip([first, *alone], weights, alone, strict=False):
         exact = x.double() @ w.double()
         assert float((out.double() - exact).abs().max()) < 0.05 * float(exact.abs().max())
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        queue()
-    for run in (queue, graph.replay) * 3:
-        for out in outs:
-            out.fill_(float("nan"))
-        run()
-        assert all(torch.equal(out, one) for out, one in zip(outs, alone, strict=True))
+    equal_each_time(torch, queue, outs, alone)
 
 
 # CuPy
