@@ -40,7 +40,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.dispatch import choose, shipped_table
-from harness.dispatch.model import cost
 from harness.dispatch.model.cost import Candidate
 from harness.dispatch.model.traffic import Pitches, dram_bytes
 from harness.driver import Device
@@ -215,9 +214,7 @@ def dependents_wait(candidate: Candidate, problem: Gemm, sms: int) -> bool:
     whose loop's end the next launch always begins, the same are told apart as of 23: else it matters little.
     """
     params = candidate.variant.params
-    together = params.get("CLUSTER", 1) * candidate.split
-    known = cost.CLUSTERS if sms == cost.H200_SMS else {}
-    places = known.get(together, max(1, sms // together)) * max(1, params.get("BLOCKS", 1))
+    places = candidate.room(sms) * max(1, params.get("BLOCKS", 1))
     clusters = math.prod(candidate.clusters(problem.M, problem.N)) * candidate.batch
     if "SPLIT" in params and "SHARE" in params and candidate.split > 1:  # 25
         return False

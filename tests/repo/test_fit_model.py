@@ -368,7 +368,7 @@ def test_times_of_launches_that_the_next_one_waits_for_are_earlier_alone() -> No
     ids=str,
 )
 def test_launches_that_the_next_one_waits_for(shape: tuple[int, int, int], cluster: int, late: bool) -> None:
-    """As cu/include/dependent_launch.cuh says, whose limit is counted in elements of 16 bits."""
+    """Compare with what cu/include/dependent_launch.cuh says: its limit is counted in elements of 16 bits."""
     found = [
         c
         for key, c in fit_model.candidates().items()
@@ -384,40 +384,42 @@ def test_launches_that_the_next_one_waits_for(shape: tuple[int, int, int], clust
 
 
 @pytest.mark.parametrize(
-    ("kernel", "params", "shape", "late"),
+    ("kernel", "params", "layout", "shape", "late"),
     [
-        ("35_wgmma_stream_k", {"BM": 128, "BN": 32, "SHARE": 0, "CLUSTER": 1}, (10624, 32, 2496), True),
-        ("35_wgmma_stream_k", {"BM": 128, "BN": 32, "SHARE": 0, "CLUSTER": 1}, (27000, 32, 2496), False),
-        ("35_wgmma_stream_k", {"BM": 128, "BN": 32, "SHARE": 1, "CLUSTER": 1}, (10624, 32, 2496), False),
-        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1}, (6400, 128, 2048), True),
+        ("35_wgmma_stream_k", {"BM": 128, "BN": 32, "SHARE": 0, "CLUSTER": 1}, "NN", (10624, 32, 2496), True),
         (
-            "25_wgmma_tf32",
-            {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1, "TRANS": 1},
-            (6400, 128, 2048),
-            True,
-        ),
-        (
-            "25_wgmma_tf32",
-            {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1, "TRANS": 1},
-            (6400, 64, 2048),
+            "35_wgmma_stream_k",
+            {"BM": 128, "BN": 32, "SHARE": 0, "CLUSTER": 1},
+            "NN",
+            (27000, 32, 2496),
             False,
         ),
-        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 2, "CLUSTER": 1}, (6400, 128, 2048), False),
-        ("26_wgmma_split", {"BM": 64, "BN": 64, "SPLIT": 2}, (64, 3328, 6400), True),
+        (
+            "35_wgmma_stream_k",
+            {"BM": 128, "BN": 32, "SHARE": 1, "CLUSTER": 1},
+            "NN",
+            (10624, 32, 2496),
+            False,
+        ),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1}, "NN", (6400, 128, 2048), True),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1}, "TT", (6400, 128, 2048), True),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1}, "TT", (6400, 64, 2048), False),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 2, "CLUSTER": 1}, "NN", (6400, 128, 2048), False),
+        ("26_wgmma_split", {"BM": 64, "BN": 64, "SPLIT": 2}, "NN", (64, 3328, 6400), True),
     ],
     ids=str,
 )
 def test_which_launches_of_other_rungs_are_late(
-    kernel: str, params: dict[str, int], shape: tuple[int, int, int], late: bool
+    kernel: str, params: dict[str, int], layout: str, shape: tuple[int, int, int], late: bool
 ) -> None:
-    """As their kernels say; 25 computes a product of transposed operands from its other side."""
-    dtype, trans = fit_model.kernel_of(kernel).dtype, params.pop("TRANS", 0)
+    """Count as the kernels do; 25 computes a product of transposed operands from its other side."""
+    dtype, trans = fit_model.kernel_of(kernel).dtype, layout == "TT"
     found = next(
         c
         for key, c in fit_model.candidates().items()
         if key[:2] == (dtype, kernel) and params.items() <= c.variant.params.items()
     )
-    turned = {**found.variant.params, "TRANSA": trans, "TRANSB": trans}
+    turned = {**found.variant.params, "TRANSA": int(trans), "TRANSB": int(trans)}
     found = replace(found, variant=replace(found.variant, params=turned))
     M, N, K = shape
     assert fit_model.dependents_wait(found, GEMMS[dtype](M=M, N=N, K=K), 132) is late

@@ -33,7 +33,7 @@ With ``"panels"`` (32_bf16x6_panels, 36_fp16x3 and 38_3xtf32_panels) as many blo
 SMs for it, if each has eight stages of it.
 
 The SPLIT blocks of a tile are mostly a cluster, which must fit into one GPC: 132 SMs have room for 22
-clusters of 5, not for 26 (`CLUSTERS`). Where rows of A or B do not begin at multiples of 32 bytes, those of
+clusters of 5, not for 26 (`_CLUSTERS`). Where rows of A or B do not begin at multiples of 32 bytes, those of
 a box lie across sectors of the L2 cache, and a step takes `straddle` times as long: less with CLUSTER=2,
 where a box is read once for two blocks.
 
@@ -74,7 +74,7 @@ H200_SMS = 132
 _SWIZZLED = 128  # bytes along k of one step of the tensor-core rungs
 _ONE_STAGE = {"fp32": 4, "tf32": 8, "bf16": 16, "fp16": 16}  # k of a step of small tiles with one stage
 _FED_MORE = 96  # rows of a step, for what copying them takes however few there are
-CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
+_CLUSTERS = {3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}  # of so many blocks, for which H200_SMS have room
 _MAPPED = 16  # bytes at whose multiples rows begin that TMA reads and writes
 _L2_BYTES = 60  # a cycle and SM that L2 delivers on the average, at most: 59.6 in 89,352 times of TMA kernels
 _LEAST_K, _LEAST_STAGES = 128, 8  # of a block of 33 or 25; of one of the panel rungs that shares a tile
@@ -184,12 +184,16 @@ class Candidate:
         most = min(_MOST_SHARERS, self.variant.params["BLOCKS"] * sms) // (self.count(M, N) * self.split)
         return max(1, min(_MOST_PARTS, K // (_LEAST_K * self.split), most))
 
+    def room(self, sms: int) -> int:
+        """Return how many clusters, or blocks without one, find room at once if an SM has one block."""
+        together = self.split * self.variant.params.get("CLUSTER", 1)  # blocks, of a tile or of as many tiles
+        return (_CLUSTERS if sms == H200_SMS else {}).get(together, max(1, sms // together))
+
     def turns(self, M: int, N: int, K: int, sms: int) -> tuple[int, int, float]:
         """Return the steps and the tiles of the busiest SM, and how often `sharing` is to be added."""
         cluster, tiles = self.variant.params.get("CLUSTER", 1), self.count(M, N)
         steps = math.ceil(math.ceil(K / self.split) / self.depth)
-        together = self.split * cluster  # blocks of a cluster, of a tile or of as many tiles
-        room = (CLUSTERS if sms == H200_SMS else {}).get(together, max(1, sms // together))
+        room = self.room(sms)
         if self.shares == "stream":
             whole, rest = divmod(tiles, sms)
             sharers = max(rest, min(sms, rest * steps // self.variant.params["LEAST"]))
@@ -256,15 +260,7 @@ class Candidate:
             longest = max(longest, self.l2_bytes(M, N, K) / (sms * _L2_BYTES))
         return longest + tiles * tile + shared * self.sharing
 
-    def cycles(
-        self,
-        M: int,
-        N: int,
-        K: int,
-        sms: int,
-        layout: str = NN,
-        pitches: Pitches = ALIGNED,
-    ) -> float:
+    def cycles(self, M: int, N: int, K: int, sms: int, layout: str = NN, pitches: Pitches = ALIGNED) -> float:
         """Return the cycles of a product: its start, busy or waiting for DRAM, and copying before."""
         unmapped = pitches.unmapped
         elements, flips = {"A": M * K, "B": K * N}, traffic.unread(self.variant, layout)

@@ -182,16 +182,20 @@ def _called_with(body: str, name: str) -> Iterator[int]:
         yield len(text.split(body[at.end() : closed]))
 
 
+def shared(body: str, values: Values) -> Iterator[tuple[str, int]]:
+    """Yield the arrays in shared memory of one dimension whose elements are known, with their number."""
+    for name, length in re.findall(r"\b__shared__[^;=]*?(\w+)\s*\[([^]]*)\]\s*[;,]", body):
+        if number := values.number(length.strip()):
+            yield name, number
+
+
 def room(body: str, size: str, values: Values) -> int | None:
     """Return the least elements of the shared arrays that a loop up to a size goes through; None of none."""
-    found = []
-    for name, length in re.findall(r"\b__shared__[^;=]*?(\w+)\s*\[([^]]*)\]\s*[;,]", body):
-        ends = re.findall(rf"\b(\w+)\s*<\s*{size}\s*;", body)
-        if (n := values.number(length.strip())) and any(
-            re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body) for i in ends
-        ):
-            found.append(n)
-    return min(found, default=None)
+    ends = re.findall(rf"\b(\w+)\s*<\s*{size}\s*;", body)
+    filled = (
+        n for name, n in shared(body, values) for i in ends if re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body)
+    )
+    return min(filled, default=None)
 
 
 def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:

@@ -197,8 +197,7 @@ def halved(entry: text.Entry, block: int) -> dict[str, int]:
     thread has one of them, or two where it says ``2 * threadIdx.x`` or ``threadIdx.x + n / 2``. In a network
     that sorts, ``for (k = 2; k <= n; k <<= 1)`` with ``threadIdx.x ^ j`` in it, each has one.
     """
-    names = ["threadIdx.x", *re.findall(r"\b(\w+)\s*=\s*threadIdx\.x\s*[,;]", entry.body)]
-    thread = "|".join(map(re.escape, names))
+    thread = text.named(entry.body, r"threadIdx\.x")
     leaves = 1 << block.bit_length() - 1
     found = {}
     for size in (p.name for p in entry.parameters if not p.pointer):
@@ -309,15 +308,14 @@ def _by_warps(entry: text.Entry) -> bool:
 
 def _held(entry: text.Entry, values: Values) -> int:
     """Return how many threads find a place in the shared arrays that they index by their own number alone."""
-    indices = ["threadIdx.x", *re.findall(r"\b(\w+)\s*=\s*threadIdx\.x\s*[,;]", entry.body)]
-    threads = "|".join(map(re.escape, indices))
+    threads = text.named(entry.body, r"threadIdx\.x")
     found = [_MOST_THREADS]
-    for name, length in re.findall(r"\b__shared__[^;=]*?(\w+)\s*\[([^]]*)\]\s*[;,]", entry.body):
+    for name, length in extents.shared(entry.body, values):
         written = rf"{name}\s*\[\s*(?:{threads})\s*\]\s*=(?!=)"
         if any(
             not _chosen(entry.body, at.end(1)) for at in re.finditer(rf"([;{{}}])\s*{written}", entry.body)
         ):
-            found.append(values.number(length.strip()) or _MOST_THREADS)
+            found.append(length)
     return min((n for n in found if n >= _WARP), default=_MOST_THREADS)
 
 
