@@ -210,18 +210,21 @@ def times(
 def dependents_wait(candidate: Candidate, problem: Gemm, sms: int) -> bool:
     """Return True if the next launch begins at the end of this one; see cu/include/dependent_launch.cuh.
 
-    All blocks of 25 that split k have work, and all of 35 where they share tiles or tiles are many. Of 26, at
-    whose loop's end the next launch always begins, the same are told apart as of 23: else it matters little.
+    Of 26, at whose loop's end the next launch always begins, those are told apart where that matters.
     """
     params = candidate.variant.params
     places = candidate.room(sms) * max(1, params.get("BLOCKS", 1))
-    clusters = math.prod(candidate.clusters(problem.M, problem.N)) * candidate.batch
-    if "SPLIT" in params and "SHARE" in params and candidate.split > 1:  # 25
+    work = math.prod(candidate.clusters(problem.M, problem.N)) * candidate.batch
+    together = candidate.split * params.get("CLUSTER", 1)
+    if "SPLIT" not in params and "SHARE" in params:  # 35
+        work = places if params["SHARE"] else min(work, places)
+    elif params.get("SHARE"):  # 25 with as many blocks as find room
         return False
-    if "SPLIT" not in params and "SHARE" in params and (params["SHARE"] or clusters >= places):  # 35
-        return False
+    elif "SHARE" not in params and candidate.split > 1:  # 26
+        together = 1
     size = (problem.M + problem.N) * problem.K * candidate.dtype.itemsize * candidate.batch
-    return 2 * ((clusters - 1) % places + 1) > places and size > _MUCH
+    some = 2 * ((work - 1) % places + 1) > places
+    return some and size > _MUCH and (together < 4 or 5 * work <= 4 * places)
 
 
 def changes(since: Sequence[Sequence[str]]) -> dict[str, datetime]:

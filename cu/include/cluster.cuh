@@ -20,6 +20,16 @@ __device__ inline void cluster_arrive_relaxed()
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ inline void cluster_sync_relaxed() { cluster_arrive_relaxed(), cluster_wait(); }
 
+// Return about how many clusters of SIZE blocks find room at once if an SM has one block: fours and larger ones leave some
+// SMs of each GPC free.
+template <int SIZE>
+__device__ unsigned clusters_with_room()
+{
+    unsigned sms;
+    asm("mov.u32 %0, %%nsmid;" : "=r"(sms));
+    return SIZE < 4 ? sms / SIZE : 10 * sms / (11 * SIZE);
+}
+
 // Return the shared::cluster address of what block `rank` of the cluster has at the place of p. That block must have
 // begun.
 __device__ inline unsigned mapa(const void* p, int rank)

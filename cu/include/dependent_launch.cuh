@@ -12,11 +12,14 @@
 // Let the next kernel begin once all blocks of this one have come here, or have ended.
 __device__ inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-// Whether the next kernel should begin at the end of this one: of `places` for blocks, or for clusters, `busy` have work
-// at the end, and more than 16 MB are read (`elements` of 16 bits), beside which a late launch is short.
-__device__ inline bool dependents_wait(unsigned busy, unsigned places, long long elements)
+// Whether the next kernel should begin at the end of this one: `places` take turns at `work`, each a block or the blocks that
+// are together in a cluster, and more than 16 MB are read (`elements` of 16 bits), beside which a late launch is short. Fours
+// leave some SMs of each GPC free in any case: what begins early pays for them unless a fifth of the places stay free.
+template <int TOGETHER>
+__device__ bool dependents_wait(unsigned work, unsigned places, long long elements)
 {
-    return 2 * busy > places && elements > 8 << 20;
+    const unsigned busy = (work - 1) % places + 1;  // at the end
+    return 2 * busy > places && elements > 8 << 20 && (TOGETHER < 4 || 5 * work <= 4 * places);
 }
 
 // Wait until the kernel before has ended and what it wrote is visible. Needed before global memory is read or written,

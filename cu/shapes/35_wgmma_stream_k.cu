@@ -143,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                                              rank);
     };
     const unsigned first_tile = begin / stages_of_k, first_k = begin % stages_of_k * BK;
-    if (warp == CONSUMERS / 32 + 1 && (clusters == most || !dependents_wait(clusters, most, ((long long)M + N) * K)))
+    if (warp == CONSUMERS / 32 + 1 && !dependents_wait<CLUSTER>(clusters, most, ((long long)M + N) * K))
         launch_dependents();
     if (warp == CONSUMERS / 32 && elect_one()) {
         // A warpgroup arrives as one, in all blocks.

@@ -154,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     };
     Place place = {};
     // Not the warp that loads: it is in a hurry.
-    if (warp == CONSUMERS / 32 + 1 && !dependents_wait((tiles - 1) % step + 1, step, ((long long)M + N) * K * MATRICES))
+    if (warp == CONSUMERS / 32 + 1 && !dependents_wait<CLUSTER>(tiles, step, ((long long)M + N) * K * MATRICES))
         launch_dependents();
     if (warp == CONSUMERS / 32 && elect_one()) {
         place = place_of(first);  // now: its divisions take as long as the barriers

@@ -359,8 +359,11 @@ def test_times_of_launches_that_the_next_one_waits_for_are_earlier_alone() -> No
     [
         ((9824, 96, 2720), 4, True),  # 20 of 30 clusters
         ((7680, 96, 2720), 4, False),  # 15: all of the next launch's find room
-        ((15360 + 9824, 96, 2720), 4, True),  # 30, then 20
-        ((15360 + 512, 96, 2720), 4, False),  # 30, then 1
+        ((12288, 96, 2720), 4, True),  # 24: a fifth of the places stays free
+        ((12800, 96, 2720), 4, False),  # 25
+        ((15360 + 9824, 96, 2720), 4, False),  # 30, then 20
+        ((16896 + 9824, 96, 2720), 1, True),  # 132, then 77
+        ((16896 + 512, 96, 2720), 1, False),  # 132, then 4
         ((9824, 96, 800), 4, False),  # reads little
         ((9824, 96, 2720), 1, True),  # 77 of 132
         ((8448, 96, 2720), 1, False),  # 66
@@ -377,10 +380,11 @@ def test_launches_that_the_next_one_waits_for(shape: tuple[int, int, int], clust
     ]
     M, N, K = shape
     assert fit_model.dependents_wait(found[0], GEMMS["bf16"](M=M, N=N, K=K), 132) is late
-    batch = replace(found[0], batch=60)  # each a tile, or a cluster's
+    batch = replace(found[0], batch=20)  # each a tile, or a cluster's
     assert fit_model.dependents_wait(batch, GEMMS["bf16"](M=128, N=96, K=2720), 132) is (cluster == 4)
     header = (ROOT / "cu" / "include" / "dependent_launch.cuh").read_text()
-    assert f"2 * busy > places && elements > {fit_model._MUCH >> 21} << 20;" in header
+    assert f"2 * busy > places && elements > {fit_model._MUCH >> 21} << 20" in header
+    assert "(TOGETHER < 4 || 5 * work <= 4 * places);" in header
 
 
 @pytest.mark.parametrize(
@@ -392,19 +396,23 @@ def test_launches_that_the_next_one_waits_for(shape: tuple[int, int, int], clust
             {"BM": 128, "BN": 32, "SHARE": 0, "CLUSTER": 1},
             "NN",
             (27000, 32, 2496),
-            False,
+            True,
         ),
         (
             "35_wgmma_stream_k",
             {"BM": 128, "BN": 32, "SHARE": 1, "CLUSTER": 1},
             "NN",
-            (10624, 32, 2496),
-            False,
+            (5312, 32, 4992),
+            True,
         ),
         ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1}, "NN", (6400, 128, 2048), True),
         ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1}, "TT", (6400, 128, 2048), True),
         ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 1, "CLUSTER": 1}, "TT", (6400, 64, 2048), False),
-        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 2, "CLUSTER": 1}, "NN", (6400, 128, 2048), False),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 2, "SHARE": 0}, "NN", (3200, 128, 2048), True),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 128, "SPLIT": 2, "SHARE": 0}, "NN", (1600, 128, 4096), False),
+        ("25_wgmma_tf32", {"BM": 128, "BN": 128, "SPLIT": 2, "SHARE": 1}, "NN", (6400, 128, 2048), False),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 64, "SPLIT": 4, "SHARE": 0}, "NN", (1536, 64, 8192), True),
+        ("25_wgmma_tf32", {"BM": 64, "BN": 64, "SPLIT": 4, "SHARE": 0}, "NN", (1600, 64, 8192), False),
         ("26_wgmma_split", {"BM": 64, "BN": 64, "SPLIT": 2}, "NN", (64, 3328, 6400), True),
     ],
     ids=str,
