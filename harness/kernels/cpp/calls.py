@@ -25,7 +25,9 @@ _CLASS = re.compile(
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _CALLED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*\(")
-_DYNAMIC = re.compile(r"\bextern\s+(?:__align__\s*\([^)]*\)\s*)?__shared__[^;{}]*?\b(\w+)\s*\[\s*\]")
+_DYNAMIC = re.compile(  # extern float __shared__ x[] is as good
+    r"\bextern\s+(?:__align__\s*\([^)]*\)\s*|\w+\s+){0,3}?__shared__[^;{}]*?\b(\w+)\s*\[\s*\]"
+)
 _KEPT = 8
 _SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
 _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")

@@ -184,10 +184,14 @@ def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[st
 
     One that is called as the threads of a block has their number, `block`.
     """
-    launched, parameters = launches.of(source, name), axes(entry).parameters
+    launched, parameters = (
+        launches.of(source, name) or launches.by_argument(source, name),
+        axes(entry).parameters,
+    )
     given = zip(parameters, launched.threads if launched else (), strict=False)
     called = {p.name: block for p in parameters if not p.pointer and _PER_BLOCK.fullmatch(p.name)}
-    return called | {p.name: threads for p, threads in given if not p.pointer and threads > 1}
+    made = {p.name: threads for p, threads in given if not p.pointer and threads not in (0, 1)}
+    return called | {name: block if threads < 0 else threads for name, threads in made.items()}
 
 
 def halved(entry: text.Entry, block: int) -> dict[str, int]:

@@ -26,14 +26,9 @@ from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import pointed, reach
+from harness.problems.guessed import pointed, reach, sizes
 from harness.problems.protocol import Argument, Axes, Tensor
 
-# A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
-# missing guard shows. With more than three dimensions an array has up to so many elements.
-_SIZES = {1: 1000, 2: 64, 3: 32}
-_MOST = 2**16
-_TILED = 2**18  # as many as arrays may have so that sizes are no less than a tile
 _LONGEST = 2**28  # elements of a guess
 _HINTS = {  # of types that stand for more than numbers
     "CUtensorMap": "its box is no number in this file: [tensormaps] of front matter says what it is. In "
@@ -60,6 +55,7 @@ class _Known:
     depth, size: of how many sizes an array is the product, and each
     grid: as host code launches it
     numbers: those to which the text gives names
+    strides: what leads from one row or item to the next
     """
 
     values: Sequence[text.Parameter]
@@ -75,6 +71,7 @@ class _Known:
     grid: Sequence[Expr]
     entry: text.Entry
     numbers: Values
+    strides: Sequence[str]
 
     def blocks(self, sizes: Mapping[str, int]) -> int:
         """Return how many blocks host code launches along x; 0 where that is not known."""
@@ -88,6 +85,8 @@ class _Known:
         border = max((self.indexed[n].border for n in self.whole), default=0)
         sizes = sorted(int(axes.get(n, self.scalars[n])) + border for n in self.whole) or [self.size]
         length = math.prod([*sizes[:1] * (self.depth - len(sizes)), *sizes[-self.depth :]])
+        apart = max((int(axes.get(n, self.scalars[n])) for n in self.strides), default=0)
+        length = max(length, apart * sizes[-1])
         unknown = [p.name for p in self.pointers if p.name not in axes]
         if large := next((name for name, count in self.held.items() if count > _LONGEST), None):
             raise UsageError(
@@ -172,14 +171,14 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     values, pointers = pointed.divided(entry, maps, types)
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, values, types)
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
-    depth, size = _sizes(kernel, entry, whole, dimensions, alone)
+    depth, size = sizes.each(kernel, entry, whole, dimensions, alone)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1)
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= guesses.as_threads(host, entry, kernel.entry, threads)
-    each = guesses.divided(entry, threads, numbers)
-    usual = {n: math.ceil(size / each.get(n, 1)) * each.get(n, 1) for n in whole}
-    usual |= {n: min(usual[n], most) for n in whole if (most := extents.room(entry.body, n, numbers))}
-    usual |= {n: leaves for n, leaves in guesses.halved(entry, threads).items() if n in whole}
+    apart = sizes.strides(entry, whole, types, size)
+    fixed, whole = fixed | apart, [n for n in whole if n not in apart]
+    usual = sizes.usual(entry, whole, size, threads, numbers)
+    free = {n: usual[n] for n in whole if n not in fixed}
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
@@ -193,7 +192,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
         held=lengths, depth=depth, size=size, grid=kernel.grid,
-        entry=entry, numbers=numbers,
+        entry=entry, numbers=numbers, strides=list(apart),
         changed=[p.name for p in pointers if not p.const or p.name in maps],
     )  # fmt: skip
     limits = pointed.limits(entry.body, values, types)
@@ -231,7 +230,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "__doc__": "Guessed arguments.",
         "axes": first,
         **parameters.written(first),
-        "verify_axes": ({},),
+        "verify_axes": ({}, *sizes.ragged(entry, free, depth)),
         "unverified": True,
         "extents": property(shape),
         "from_axes": classmethod(filled),
@@ -325,15 +324,3 @@ def _type(parameter: text.Parameter, kernel: Kernel, texts: Sequence[str]) -> el
             hint=_HINTS.get(parameter.type, _DEEPER if found is None and parameter.pointer else _WRITE),
         )
     return found
-
-
-def _sizes(
-    kernel: Kernel, entry: text.Entry, whole: Sequence[str], dimensions: int, alone: int
-) -> tuple[int, int]:
-    """Return how many sizes an array is the product of, and each; `alone` is one that no parameter says."""
-    over = 3 if entry.threads == 3 <= len(whole) else min(dimensions, 2)  # a block's z may be a batch
-    depth = max(over, 1 + extents.factors(entry.body, whole))
-    size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else alone
-    if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
-        size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
-    return depth, size

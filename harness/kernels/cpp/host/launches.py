@@ -51,8 +51,9 @@ class Launch:
     arguments, whose sizes are guessed. `arguments` are the kernel's as they are written, and `blocks` the
     grid in terms of these, ``(n + 128 - 1) // 128``; empty where other names are left. `bytes` has what the
     text allocates for each argument, 0 where that is not known. `threads` has the numbers of arguments of
-    which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0. `numbers` has what the text says of each
-    argument, None where that is no number.
+    which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0, and -1 where that is no number. `numbers`
+    has what the text says of each argument, None where that is no number; of one that a loop around the
+    launch counts it is an early one, ``1`` of ``for (int k = 0; k < n; k++)``.
     """
 
     entry: str
@@ -131,7 +132,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 blocks=known.expressions(grid, frozenset(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
                 threads=known.among(arguments, block),
-                numbers=tuple(map(known.number, arguments)),
+                numbers=tuple(_number(plain, place, argument, known) for argument in arguments),
             )
         )
     return tuple(found)
@@ -181,6 +182,24 @@ def cluster(source: str, entry: str) -> tuple[int, int, int]:
             written = [_last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
     x, y, z = (*(known.number(part) for part in written), 1, 1, 1)[:3]
     return (x, y, z) if x and y and z and x * y * z <= _LARGEST_CLUSTER else (1, 1, 1)
+
+
+def _number(plain: str, place: int, argument: str, known: values.Values) -> int | None:
+    """Return the number of an argument, an early one where a loop around the launch counts it, or None."""
+    head = rf"\bfor\s*\([^;()]*?\b{re.escape(argument)}\s*=\s*([^;=]+);[^;]*;([^;{{}}]*?)\)\s*(?=[{{\w])"
+    for at in re.compile(head).finditer(plain, 0, place + 1) if _WORD.fullmatch(argument) else ():
+        braced = plain[at.end()] == "{"
+        end = text.closing(plain, at.end()) if braced else plain.find(";", at.end())
+        if end > place and (first := known.number(at[1])) is not None:
+            return first + ("++" in at[2])
+    return known.number(argument)
+
+
+def by_argument(source: str, entry: str) -> Launch | None:
+    """Return the first launch of a kernel whose block is one of its arguments, and not known."""
+    name = _alone(entry).partition("<")[0]
+    alike = (launch for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name)
+    return next((launch for launch in alike if not launch.block and -1 in launch.threads), None)
 
 
 def of(source: str, entry: str) -> Launch | None:

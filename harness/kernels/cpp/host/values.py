@@ -24,7 +24,17 @@ _DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
 _FUNCTION = re.compile(r"\(([^(){};]*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]*)?\{")
 _TEXTS = 64  # what is read of one, or of its headers, is asked for by each of its kernels
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
-_BYTES = {"char": 1, "half": 2, "float": 4, "int": 4, "unsigned": 4, "unsigned int": 4, "double": 8}
+_BYTES = {
+    **dict.fromkeys(("char", "unsigned char", "bool", "int8_t", "uint8_t"), 1),
+    **dict.fromkeys(("half", "__half", "short", "unsigned short", "int16_t", "uint16_t"), 2),
+    **dict.fromkeys(("float", "int", "unsigned", "unsigned int", "int32_t", "uint32_t"), 4),
+    **dict.fromkeys(("double", "float2", "long", "unsigned long", "long long", "unsigned long long"), 8),
+    **dict.fromkeys(("size_t", "int64_t", "uint64_t"), 8),
+    **dict.fromkeys(("float4", "int4", "uint4"), 16),
+}
+_LEAST = re.compile(
+    r"\b(?:std\s*::\s*)?\w*?(min|max)\s*(?:<\s*\w+\s*>\s*)?\(", re.IGNORECASE
+)  # imin(a, b), std::min
 TYPE = re.compile(
     r"(?:unsigned )?(?:float|double|int|char|short|long|bool|(?:__)?half2?|(?:__)?nv_bfloat162?|u?int\d+_t"
     r"|float[234])|unsigned"
@@ -119,6 +129,7 @@ class Values:
         """Return the value of an integer expression, or None."""
         written = re.sub(r"\bsizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(_BYTES.get(m[1], "?")), written)
         written = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written).replace("/", "//")
+        written = _LEAST.sub(lambda at: f"{at[1].lower()}(", written)
         try:
             expression = Expr.parse(" ".join(written.split()))
             values = {name: value for name in expression.names if (value := self._named(name)) is not None}
@@ -156,10 +167,14 @@ class Values:
         return whole if len(whole) <= _DEEPEST * _LONGEST else None
 
     def among(self, names: Sequence[str], written: str) -> tuple[int, ...]:
-        """Return the numbers of those of `names` that dimensions consist of, and 0 for the others."""
+        """Return the numbers of those of `names` that dimensions consist of, and 0 for the others.
+
+        One that is a block's only dimension, and no number, is -1.
+        """
         made = _MADE.match(self._texts.get(written.strip(), written).strip())
         parts = [part.strip() for part in (text.split(made[1]) if made else [written])]
-        return tuple(self.number(name) or 0 if name in parts else 0 for name in names)
+        unknown = -1 if len(parts) == 1 else 0
+        return tuple(self.number(name) or unknown if name in parts else 0 for name in names)
 
     def mention(self, names: Collection[str], written: str) -> bool:
         """Return True if one of `names` is in an expression, or in what its names stand for."""

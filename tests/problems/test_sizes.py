@@ -1,0 +1,211 @@
+"""Sizes and strides that are guessed: they show a guard that is wrong, and let no right kernel look wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import main
+from harness.kernels import text
+from harness.kernels.cpp.host import launches, values
+from harness.problems.guessed import sizes
+
+XY = "int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;"
+GEMM = """
+__global__ void gemm(const float* A, const float* B, float* C, int M, int N, int K) {
+  int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
+  float sum = 0;
+  if (row < M && col < N) {
+    for (int k = 0; k < K; k++) sum += A[row * K + k] * B[k * N + col];
+    C[row * N + col] = sum;
+  }
+}
+"""
+TRANSPOSE = f"""
+__global__ void transpose(const float* in, float* out, int rows, int cols) {{
+  {XY}
+  if (x < cols && y < rows) out[x * rows + y] = in[y * cols + x];
+}}
+void run(float* a, float* b, int rows, int cols) {{
+  dim3 block(16, 16), grid((cols + 15) / 16, (rows + 15) / 16);
+  transpose<<<grid, block>>>(a, b, rows, cols);
+}}
+"""
+BLUR = f"""
+__global__ void blur(const float* in, float* out, int width, int height) {{
+  __shared__ float tile[16][16];
+  {XY}
+  tile[threadIdx.y][threadIdx.x] = x < width && y < height ? in[y * width + x] : 0.f;
+  __syncthreads();
+  if (x < width && y < height) out[y * width + x] = tile[threadIdx.y][threadIdx.x ^ 1];
+}}
+"""
+PITCHED = """
+__global__ void scale(float* d, size_t pitch, int width, int height, float s) {
+  int c = blockIdx.x * blockDim.x + threadIdx.x;
+  for (int r = blockIdx.y; r < height; r += gridDim.y) {
+    float* row = (float*)((char*)d + r * pitch);
+    if (c < width) row[c] *= s;
+  }
+}
+void run(float* d, size_t pitch, int w, int h) {
+  scale<<<dim3((w + 255) / 256, 64), 256>>>(d, pitch, w, h, 2.f);
+}
+"""
+HEADS = """
+__global__ void rotary(float* query, float* key, int query_stride, int key_stride, int heads, int head_size) {
+  float *q = query + blockIdx.x * query_stride, *k = key + blockIdx.x * key_stride;
+  for (int i = threadIdx.x; i < heads * head_size / 2; i += blockDim.x) {
+    int at = i / (head_size / 2) * head_size + i % (head_size / 2);
+    q[at] += q[at + head_size / 2];
+    k[at] += k[at + head_size / 2];
+  }
+}
+"""
+FLOYD = f"""
+__global__ void step(float* dist, int* next, int n, int k) {{
+  {XY}
+  if (y >= n || x >= n || y == k || x == k) return;
+  float via = dist[y * n + k] + dist[k * n + x];
+  if (via < dist[y * n + x]) {{ dist[y * n + x] = via; next[y * n + x] = next[y * n + k]; }}
+}}
+void all(float* d, int* p, int n) {{
+  dim3 block(16, 16), grid((n + 15) / 16, (n + 15) / 16);
+  for (int k = 0; k < n; k++) step<<<grid, block>>>(d, p, n, k);
+}}
+"""
+SYSTEMS = """
+__global__ void systems(const float* a, float* x, int n) {
+  extern float __shared__ s[];
+  int t = threadIdx.x, at = t + blockIdx.x * n;
+  s[t] = a[at];
+  __syncthreads();
+  x[at] = s[t] + s[t + 1 < n ? t + 1 : t];
+}
+void run(float* a, float* x, int n, int many) { systems<<<many, n, n * sizeof(float)>>>(a, x, n); }
+"""
+
+
+def check(folder: Path, source: str, old: str = "", new: str = "") -> tuple[int, str]:
+    """Return what `harness check` says of a kernel that was edited."""
+    assert old in source
+    path = folder / "k.cu"
+    path.write_text(source.replace(old, new, 1) if old else source)
+    ran = CliRunner().invoke(main, ["check", str(path)])
+    return ran.exit_code, " ".join(ran.output.split())
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new"),
+    [
+        (GEMM, "row < M && col < N", "row < N && col < M"),
+        (GEMM, "row * N + col] = sum;\n  }", "row * N + col] = sum;\n  } else C[row * N + col] = 0;"),
+        (TRANSPOSE, "x * rows + y", "x * cols + y"),
+        (TRANSPOSE, "x < cols", "x <= cols"),
+        (BLUR, "in[y * width + x]", "in[y * height + x]"),
+        (BLUR, "  if (x < width && y < height) out", "  out"),
+    ],
+    ids=["swapped", "other branch", "transposed", "one too many", "height for width", "no guard"],
+)
+def test_uneven_sizes_show_a_guard_that_is_wrong(tmp_path: Path, source: str, old: str, new: str) -> None:
+    code, said = check(tmp_path, source)
+    assert (code, "out of bounds" in said, "race" in said) == (0, False, False)
+    code, said = check(tmp_path, source, old, new)
+    assert code == 1 and ("past the end" in said or "race" in said)
+    assert "=50" in said  # with 64 alone nothing is wrong
+
+
+@pytest.mark.parametrize(
+    "source",
+    [PITCHED, HEADS, FLOYD, SYSTEMS],
+    ids=["a pitch in bytes", "strides of items", "the step of a loop", "a block that is an argument"],
+)
+def test_right_kernels_with_strides_and_steps_have_no_finding(tmp_path: Path, source: str) -> None:
+    code, said = check(tmp_path, source)
+    assert (code, "FAILED" in said) == (0, False), said
+
+
+@pytest.mark.parametrize(
+    ("source", "old", "new"),
+    [
+        (PITCHED, "r * pitch", "r * width"),
+        (HEADS, "+ blockIdx.x * key_stride", "+ blockIdx.x * head_size"),
+        (FLOYD, "y == k || ", ""),
+        (SYSTEMS, "  __syncthreads();\n", ""),
+    ],
+    ids=["a pitch in bytes", "strides of items", "the step of a loop", "a block that is an argument"],
+)
+def test_and_their_planted_faults_are_found(tmp_path: Path, source: str, old: str, new: str) -> None:
+    code, said = check(tmp_path, source, old, new)
+    assert code == 1 and "FAILED" in said
+
+
+def entry(body: str, parameters: str = "float* a, float* b, int rows, int cols") -> text.Entry:
+    return text.entries(f"__global__ void k({parameters}) {{ {body} }}")[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("if (r < rows && c < cols) a[r * cols + c] = 0;", {"rows": 50, "cols": 55}),
+        ("if (r >= rows) return; a[r * cols + c] = 0;", {"rows": 50, "cols": 50}),  # cols may be a pitch
+        ("a[r * cols + c] = rows;", {}),  # nothing is guarded
+        ("for (int r = 0; r < rows; r++) a[r * cols] = 0;", {}),
+        ("if (r < rows && c < cols / 4) a[r * cols + c] = 0;", {}),  # a multiple of four
+        ("if (r < rows && c < cols) ((float4*)a)[r * cols + c] = x;", {}),
+    ],
+)
+def test_when_sizes_are_uneven(body: str, found: dict[str, int]) -> None:
+    usual = {"rows": 64, "cols": 64}
+    assert sizes.ragged(entry(body), usual, 2) == ([found] if found else [])
+    assert not sizes.ragged(entry(body), usual, 1) + sizes.ragged(entry(body), usual | {"rows": 80}, 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("float* row = (float*)((char*)a + y * pitch); if (x < w) row[x] = h;", {"pitch": 256}),
+        ("a[y * pitch + x] = w + h;", {}),
+        ("a[b * stride + h * w + x] = 0;", {"stride": 4096}),
+        ("if (x < stride) a[y * stride + x] = h * w;", {}),
+        ("a[b * stride + h * stride_w + w] = 0;", {}),  # one within the other
+    ],
+)
+def test_strides(body: str, found: dict[str, int]) -> None:
+    names = ["w", "h", *(n for n in ("pitch", "stride", "stride_w") if n in body)]
+    one = entry(body, "float* a, " + ", ".join(f"int {n}" for n in names))
+    assert sizes.strides(one, names, {"a": ("f4", 1)}, 64) == found
+
+
+@pytest.mark.parametrize(
+    ("loop", "number"),
+    [
+        ("for (int k = 0; k < n; k++)", 1),
+        ("for (int k = 0; k < n; ++k) {", 1),
+        ("for (k = 2; k <= n; k <<= 1)", 2),
+        ("for (int k = first(n); k < n; k++)", None),
+        ("for (int i = 0; i < n; i++)", None),
+        ("for (int k = 0; k < n; k++) other();", None),
+    ],
+)
+def test_an_argument_that_a_loop_counts_has_an_early_number(loop: str, number: int | None) -> None:
+    source = (
+        f"void run(float* x, int n) {{ int i, k; {loop} step<<<4, 256>>>(x, n, k); {'}' * loop.count('{')} }}"
+    )
+    assert launches.launches(source)[0].numbers == (None, None, number)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("imin(32, (33 * 1024 + 255) / 256)", 32),
+        ("std::min<int>(7, 9)", 7),
+        ("MAX(3, 5)", 5),
+        ("sizeof(unsigned long long) * 8", 64),
+        ("sizeof(float4)", 16),
+    ],
+)
+def test_numbers_of_host_code(written: str, number: int) -> None:
+    assert values.Values({}).number(written) == number
