@@ -27,7 +27,7 @@ __device__ unsigned clusters_with_room()
 {
     unsigned sms;
     asm("mov.u32 %0, %%nsmid;" : "=r"(sms));
-    return SIZE < 4 ? sms / SIZE : 10 * sms / (11 * SIZE);
+    return max(1u, SIZE < 4 ? sms / SIZE : 10 * sms / (11 * SIZE));
 }
 
 // Return the shared::cluster address of what block `rank` of the cluster has at the place of p. That block must have

@@ -13,8 +13,8 @@
 __device__ inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 
 // Whether the next kernel should begin at the end of this one: `places` take turns at `work`, each a block or the blocks that
-// are together in a cluster, and more than 16 MB are read (`elements` of 16 bits), beside which a late launch is short. Fours
-// leave some SMs of each GPC free in any case: what begins early pays for them unless a fifth of the places stay free.
+// are together in a cluster, and more than 16 MB are read (`elements` of 16 bits), beside which a late launch is short.
+// Clusters of four never fill all SMs: where more than four fifths of their places are busy, an early launch loses less.
 template <int TOGETHER>
 __device__ bool dependents_wait(unsigned work, unsigned places, long long elements)
 {

@@ -150,7 +150,7 @@ extern "C" __global__ void
     const bool a_mapped = aligned16(A, lda) && ON_UNITS(STRIDE_A, sizeof(float));
     const bool b_mapped = aligned16(B, ldb) && ON_UNITS(STRIDE_B, sizeof(float)), maps = a_mapped && b_mapped;
     Corner corner = {};
-    // With SPLIT the grid has as many blocks as have work. Elements have 32 bits.
+    // With SPLIT, but without SHARE, the grid has as many blocks as have work. Elements have 32 bits.
     const unsigned places = SPLIT == 1 ? at_once : clusters_with_room<SPLIT>();
     if (warp == CONSUMERS / 32 + 1
         && (SHARE || !dependents_wait<CLUSTER * SPLIT>(tiles, places, 2 * ((long long)M + N) * K * MATRICES)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -131,11 +132,18 @@ def test_right_kernels_with_strides_and_steps_have_no_finding(tmp_path: Path, so
     ("source", "old", "new"),
     [
         (PITCHED, "r * pitch", "r * width"),
+        (PITCHED, "r < height", "r <= height"),
         (HEADS, "+ blockIdx.x * key_stride", "+ blockIdx.x * head_size"),
         (FLOYD, "y == k || ", ""),
         (SYSTEMS, "  __syncthreads();\n", ""),
     ],
-    ids=["a pitch in bytes", "strides of items", "the step of a loop", "a block that is an argument"],
+    ids=[
+        "a pitch in bytes",
+        "a row too many",
+        "strides of items",
+        "the step of a loop",
+        "a block that is an argument",
+    ],
 )
 def test_and_their_planted_faults_are_found(tmp_path: Path, source: str, old: str, new: str) -> None:
     code, said = check(tmp_path, source, old, new)
@@ -155,28 +163,42 @@ def entry(body: str, parameters: str = "float* a, float* b, int rows, int cols")
         ("for (int r = 0; r < rows; r++) a[r * cols] = 0;", {}),
         ("if (r < rows && c < cols / 4) a[r * cols + c] = 0;", {}),  # a multiple of four
         ("if (r < rows && c < cols) ((float4*)a)[r * cols + c] = x;", {}),
+        ("a[r * cols + c] *= static_cast<float>(cols) + p->rows + (1 << cols);", {}),
+        ("for (size_t r = (size_t)blockIdx.x; r < rows; ++r) a[r * cols] = 0;", {}),
+        ("if (r < rows) for (int c = 0; c < cols; c += TILE) a[r * cols + c] = 0;", {}),
+        ("if (r < rows) for (int c = t; c < cols; c += blockDim.x) a[c] = 0;", {"rows": 55, "cols": 50}),
+        ("if (r < rows && (c & (cols - 1)) < 3) a[r * cols + c] = 0;", {}),
+        ("if (r < rows - 1 && c < cols - 1) a[r * cols + c] = 0;", {"rows": 50, "cols": 55}),
     ],
 )
 def test_when_sizes_are_uneven(body: str, found: dict[str, int]) -> None:
-    usual = {"rows": 64, "cols": 64}
-    assert sizes.ragged(entry(body), usual, 2) == ([found] if found else [])
-    assert not sizes.ragged(entry(body), usual, 1) + sizes.ragged(entry(body), usual | {"rows": 80}, 2)
+    usual, one = {"rows": 64, "cols": 64}, entry(body)
+    assert sizes.ragged(one, body, usual, 2) == ([found] if found else [])
+    assert not sizes.ragged(one, body, usual, 1) + sizes.ragged(one, body, usual | {"rows": 80}, 2)
+    assert not sizes.ragged(one, body + "float4 v = *(float4*)row;", usual, 2)
 
 
 @pytest.mark.parametrize(
     ("body", "found"),
     [
         ("float* row = (float*)((char*)a + y * pitch); if (x < w) row[x] = h;", {"pitch": 256}),
+        ("row = reinterpret_cast<char*>(a) + y * pitch;", {"pitch": 256}),
+        ("if (x < pitch) c = *((const unsigned char*)a + y * pitch + x);", {}),
+        ("c = ((const unsigned char*)a + base)[i] + pitch * h;", {}),
         ("a[y * pitch + x] = w + h;", {}),
         ("a[b * stride + h * w + x] = 0;", {"stride": 4096}),
-        ("if (x < stride) a[y * stride + x] = h * w;", {}),
+        ("int at = blockIdx.x; float* p = a + at * (int64_t)stride;", {"stride": 4096}),
+        ("a[y * stride + x] = w + h;", {}),  # a row's pitch
+        ("r = y * stride + i; a[r * w + c] = h;", {}),  # a convolution's
+        ("if (x < stride) a[b * stride + h * w] = 0;", {}),
         ("a[b * stride + h * stride_w + w] = 0;", {}),  # one within the other
     ],
 )
 def test_strides(body: str, found: dict[str, int]) -> None:
     names = ["w", "h", *(n for n in ("pitch", "stride", "stride_w") if n in body)]
     one = entry(body, "float* a, " + ", ".join(f"int {n}" for n in names))
-    assert sizes.strides(one, names, {"a": ("f4", 1)}, 64) == found
+    apart, pitches = sizes.strides(one, names, {"a": ("f4", 1)}, 64)
+    assert apart | pitches == found and pitches.keys() <= {"pitch"}
 
 
 @pytest.mark.parametrize(
@@ -184,6 +206,7 @@ def test_strides(body: str, found: dict[str, int]) -> None:
     [
         ("for (int k = 0; k < n; k++)", 1),
         ("for (int k = 0; k < n; ++k) {", 1),
+        ("for (int i = 0; i < n; i++) for (int k = 3; k < n; k += 2)", 3),
         ("for (k = 2; k <= n; k <<= 1)", 2),
         ("for (int k = first(n); k < n; k++)", None),
         ("for (int i = 0; i < n; i++)", None),
@@ -203,9 +226,32 @@ def test_an_argument_that_a_loop_counts_has_an_early_number(loop: str, number: i
         ("imin(32, (33 * 1024 + 255) / 256)", 32),
         ("std::min<int>(7, 9)", 7),
         ("MAX(3, 5)", 5),
+        ("::max<unsigned int>(3, 5)", 5),
         ("sizeof(unsigned long long) * 8", 64),
         ("sizeof(float4)", 16),
     ],
 )
 def test_numbers_of_host_code(written: str, number: int) -> None:
     assert values.Values({}).number(written) == number
+    assert values.Values({}).number("argmax(3, 9)") is None
+
+
+def test_the_grid_of_a_size_that_a_loop_counts_and_of_the_less_of_two() -> None:
+    source = """void run(float* x) {
+      for (int n = 1; n <= 4096; n *= 2) step<<<(n + 255) / 256, 256>>>(x, n, 7);
+      int blocks = std::min(65535, (m + 255) / 256);
+      step<<<blocks, 256>>>(x, m, 7);
+    }"""
+    counted, least = launches.launches(source)
+    assert counted.numbers == (None, None, 7) and counted.blocks
+    assert least.over(["x", "m", "k"]) == ["min(65535, (m + 255) // 256)"] or least.blocks
+
+
+def test_many_launches_in_loops_take_no_time() -> None:
+    many = "".join(
+        f"void run{i}(float* x, int n) {{ for (int k = 0; k < n; k++) step<<<4, 256>>>(x, n, k, k, k); }}\n"
+        for i in range(400)
+    )
+    begin = time.perf_counter()
+    assert {launch.numbers[2] for launch in launches.launches(many)} == {1}
+    assert time.perf_counter() - begin < 5

@@ -55,7 +55,7 @@ class _Known:
     depth, size: of how many sizes an array is the product, and each
     grid: as host code launches it
     numbers: those to which the text gives names
-    strides: what leads from one row or item to the next
+    strides, pitches: what leads from one item to the next, and from one row in bytes
     """
 
     values: Sequence[text.Parameter]
@@ -72,6 +72,7 @@ class _Known:
     entry: text.Entry
     numbers: Values
     strides: Sequence[str]
+    pitches: Sequence[str]
 
     def blocks(self, sizes: Mapping[str, int]) -> int:
         """Return how many blocks host code launches along x; 0 where that is not known."""
@@ -87,6 +88,7 @@ class _Known:
         length = math.prod([*sizes[:1] * (self.depth - len(sizes)), *sizes[-self.depth :]])
         apart = max((int(axes.get(n, self.scalars[n])) for n in self.strides), default=0)
         length = max(length, apart * sizes[-1])
+        rows = max((int(axes.get(n, self.scalars[n])) for n in self.pitches), default=0) * sizes[-1]
         unknown = [p.name for p in self.pointers if p.name not in axes]
         if large := next((name for name, count in self.held.items() if count > _LONGEST), None):
             raise UsageError(
@@ -100,6 +102,7 @@ class _Known:
             )
         each = {p.name: self.indexed[p.name] for p in self.pointers}
         found = {name: max(1, length) * at.width + at.begins for name, at in each.items()}
+        found = {n: max(count, rows // elements.size(self.types[n])) for n, count in found.items()}
         blocks = self.blocks({name: int(axes.get(name, value)) for name, value in self.scalars.items()})
         for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
             if at.shares * blocks >= 2 * found[name]:
@@ -175,10 +178,10 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed |= dict.fromkeys(powers, size.bit_length() - 1)
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= guesses.as_threads(host, entry, kernel.entry, threads)
-    apart = sizes.strides(entry, whole, types, size)
-    fixed, whole = fixed | apart, [n for n in whole if n not in apart]
+    apart, pitches = sizes.strides(entry, whole, types, size)
+    fixed, whole = fixed | apart | pitches, [n for n in whole if n not in apart | pitches]
     usual = sizes.usual(entry, whole, size, threads, numbers)
-    free = {n: usual[n] for n in whole if n not in fixed}
+    free = {n: usual[n] for n in whole if n not in fixed and not powers}
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
@@ -192,7 +195,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
         held=lengths, depth=depth, size=size, grid=kernel.grid,
-        entry=entry, numbers=numbers, strides=list(apart),
+        entry=entry, numbers=numbers, strides=list(apart), pitches=list(pitches),
         changed=[p.name for p in pointers if not p.const or p.name in maps],
     )  # fmt: skip
     limits = pointed.limits(entry.body, values, types)
@@ -230,7 +233,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "__doc__": "Guessed arguments.",
         "axes": first,
         **parameters.written(first),
-        "verify_axes": ({}, *sizes.ragged(entry, free, depth)),
+        "verify_axes": ({}, *sizes.ragged(entry, calls.reached(texts, entry.body), free, depth)),
         "unverified": True,
         "extents": property(shape),
         "from_axes": classmethod(filled),

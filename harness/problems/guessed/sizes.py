@@ -1,15 +1,15 @@
 """Guess sizes, and strides that lead from one row or one item to the next.
 
-A stride is no size: it is multiplied and compared with nothing. Beside two sizes or more an item may be
-a whole matrix, as all heads of a token: with a stride of one size items would overlap. A pitch that is added
-to a pointer to bytes is in bytes.
+A stride is no size: it is a factor, and is compared with nothing. Beside two sizes or more an item may be a
+whole matrix, as all heads of a token: with a stride of one size items would overlap. A pitch that is added to
+a pointer to bytes is in bytes.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.kernels import text
 from harness.kernels.cpp import elements, extents, guesses
@@ -21,14 +21,19 @@ from harness.kernels.spec import Kernel
 _SIZES = {1: 1000, 2: 64, 3: 32}
 _MOST = 2**16
 _TILED = 2**18  # as many as arrays may have so that sizes are no less than a tile
-_BYTES = r"\(\s*(?:const\s+)?(?:unsigned\s+)?(?:char|u?int8_t|uchar|Npp8u)\s*(?:const\s*)?\*\s*\)"
-_WHOLE = re.compile(  # what takes several elements at once
-    r"\b(?:u?(?:char|short|int|long)[234]|float[234]|double2|half2|__half2|__nv_bfloat162|reinterpret_cast|wmma|mma|asm"
-    r"|__shfl\w*|cooperative_groups|cg|cp_async\w*|__pipeline\w*|CUtensorMap)\b"
+_BYTES = (
+    r"(?:\(\s*(?:const\s+)?(?:unsigned\s+)?(?:char|u?int8_t|uchar|Npp8u)\s*(?:const\s*)?\*\s*\)"
+    r"|reinterpret_cast\s*<\s*(?:const\s+)?(?:unsigned\s+)?(?:char|u?int8_t)\s*(?:const\s*)?\*\s*>)"
 )
-_FEW, _UNEQUAL, _APART = 16, 3, 5
-_LOOP = re.compile(r"\b(?:for|while)\s*\([^{}]*?\)\s*(?=[{\w*])")
 _CALLED = re.compile(r"\w*stride\w*", re.IGNORECASE)
+_WHOLE = re.compile(  # what takes several elements at once
+    r"\b(?:u?(?:char|short|int|long|longlong)[234]|float[234]|double[24]|half2|__half2|(?:__)?nv_bfloat162"
+    r"|reinterpret_cast|wmma|mma|asm|__shfl\w*|cooperative_groups|cg|cp_async\w*|__pipeline\w*|CUtensorMap)\b"
+)
+_COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za-z_]\w*)\b"
+_STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
+_WIDEST = 16  # bytes of an element to which a pitch in bytes leads
+_FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
 
 
 def each(
@@ -55,58 +60,81 @@ def usual(
 
 def strides(
     entry: text.Entry, whole: Sequence[str], types: Mapping[str, elements.Type], size: int
-) -> dict[str, int]:
-    """Return the strides among the parameters `whole`, where a size is `size`: what one is to be."""
-    pointers = [types[p.name] for p in entry.parameters if p.pointer]
-    widest = max((elements.size(kind) for kind in pointers), default=1)
-    found = {name: size * widest for name in whole if in_bytes(entry.body, name)}
-    alone = [name for name in whole if name not in found and apart(entry.body, name)]
-    together = (
-        s for s in re.split(r"[;{},]", entry.body) if len(set(re.findall(r"\w+", s)) & set(alone)) > 1
-    )
-    several = {name for statement in together for name in re.findall(r"\w+", statement)}
-    if len(set(whole) - found.keys() - set(alone)) > 1:
-        found |= {name: size * size for name in alone if name not in several}
-    return found
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the strides among the parameters `whole`, where a size is `size`: what each is to be.
+
+    The first are of elements, the second pitches in bytes.
+    """
+    pointers = [p.name for p in entry.parameters if p.pointer]
+    compared = {*re.findall(_COMPARED, entry.body)}
+    free = [name for name in whole if name not in compared]
+    widest = max((elements.size(types[name]) for name in pointers), default=1)
+    pitches = {name: size * min(widest, _WIDEST) for name in free if in_bytes(entry.body, name)}
+    alone = [name for name in free if name not in pitches and apart(entry.body, name, pointers)]
+    parts = (set(re.findall(r"\w+", part)) for part in re.split(r"[;{},=\[\]]", entry.body))
+    several = {name for part in parts if len(part & set(alone)) > 1 for name in part}
+    if len(set(whole) - pitches.keys() - set(alone)) < 2:
+        return {}, pitches
+    return {name: size * size for name in alone if name not in several}, pitches
 
 
 def in_bytes(body: str, name: str) -> bool:
     """Return True for a pitch in bytes: ``(float*)((char*)image + y * pitch)``."""
     factor = rf"(?:\*\s*{name}\b|\b{name}\s*\*)"
-    return bool(re.search(rf"{_BYTES}\s*\(?\s*[\w.>-]+\s*\)?\s*\+[^;]*?{factor}", body))
+    return bool(re.search(rf"{_BYTES}\s*\(?\s*[\w.>-]+\s*\)?\s*\+[^;\[\],]*?{factor}", body))
 
 
-def apart(body: str, name: str) -> bool:
-    """Return True where a parameter that is called a stride is a factor, and compared with nothing."""
-    if not _CALLED.fullmatch(name):
+def apart(body: str, name: str, pointers: Sequence[str]) -> bool:
+    """Return True for what is called a stride and leads to an item that has sizes of its own.
+
+    It is added to a pointer, ``A + id * stride``, or in an index to another product. That of rows alone,
+    ``y * stride + x``, is one size.
+    """
+    factor = rf"(?:[\w)\]]\s*\*\s*(?:\(\w+\)\s*)?{name}\b|\b{name}\s*\*\s*[\w(])"
+    if not _CALLED.fullmatch(name) or not re.search(factor, body):
         return False
-    factor = rf"[\w)\]]\s*\*\s*{name}\b|\b{name}\s*\*\s*[\w(]"
-    compared = rf"[<>=!]=?\s*{name}\b|\b{name}\s*[<>=!/%]|\+=\s*{name}\b"
-    return bool(re.search(factor, body)) and not re.search(compared, body)
+    added = "|".join(map(re.escape, pointers)) or r"(?!)"
+    indices = [index for index in re.findall(r"\[([^][;]*)\]", body) if re.search(factor, index)]
+    return bool(
+        re.search(rf"\b(?:{added})\s*\+\s*[^;,=]*?{factor}", body)
+        or (indices and all(index.count("*") > 1 for index in indices))
+    )
 
 
-def ragged(entry: text.Entry, usual: Mapping[str, int], depth: int) -> list[dict[str, int]]:
-    """Return other sizes for a text that guards its indices, none of them a multiple of a block; or nothing.
+def ragged(entry: text.Entry, called: str, usual: Mapping[str, int], depth: int) -> list[dict[str, int]]:
+    """Return other sizes for a text that guards its indices, no multiples of its blocks; or nothing.
 
     Up to three are unequal, so that rows taken for columns show, too; what is compared with nothing may be a
-    pitch, and is as long as the longest. A text that divides a size, or reads vectors, may want a multiple,
-    and so may one of which something else is known than one `usual` number for all sizes.
+    pitch, and is as long as the longest. Nothing is returned where a size may have to be a multiple: the
+    text divides one or goes through one in tiles, it or what is `called` with it reads vectors, or more is
+    known of one than the number that is `usual` for all.
     """
-    bounds = r"[<>]=?\s*\(?\s*(?:int\s*\)\s*)?(\w+)\b"
-    compared = {*re.findall(bounds, entry.body)} & usual.keys()
-    guarded = {*re.findall(bounds, _LOOP.sub(" ", entry.body))} & compared
-    parts = "|".join(rf"\b{n}\s*(?:/|%|>>|-\s*1\s*\))|[/%]\s*{n}\b" for n in usual)
-    if depth < 2 or not guarded or len({*usual.values()}) > 1 or re.search(parts, entry.body):
+    loops = list(_loops(entry.body))
+    compared = {*re.findall(_COMPARED, entry.body)} & usual.keys()
+    outside = entry.body
+    for head in loops:
+        outside = outside.replace(head, " ")
+    guarded = {*re.findall(_COMPARED, outside)} & compared
+    parts = "|".join(rf"\b{n}\s*(?:/|%|>>)|[/%]\s*{n}\b|&=?\s*\(\s*{n}\s*-\s*1\b" for n in usual)
+    tiles = any({*re.findall(_COMPARED, head)} & compared and not _STEPS.search(head) for head in loops)
+    if depth < 2 or not guarded or len({*usual.values()}) > 1 or tiles or re.search(parts, entry.body):
         return []
     size = next(iter(usual.values()))
-    if _WHOLE.search(entry.body) or size <= _FEW:
+    if _WHOLE.search(called) or size <= _FEW:
         return []
-    least = size - size // 4 + 2
+    least = size - size // 4 - (size - size // 4) % 4 + 2
     if len(compared) > _UNEQUAL:
         return [dict.fromkeys(usual, least)]
     # What only loops end at, else the last, is the least: the product of the others is a whole array.
     ordered = sorted((n for n in usual if n in compared), key=lambda n: n in guarded)
     if len(ordered) == _UNEQUAL and guarded >= compared:
         ordered = [*ordered[2:], *ordered[:2]]
-    unequal = {n: least + _APART * at for at, n in enumerate(ordered)}
+    unequal = {n: least + more for n, more in zip(ordered, _APART, strict=False)}
     return [{n: unequal.get(n, max(unequal.values())) for n in usual}]
+
+
+def _loops(body: str) -> Iterator[str]:
+    """Yield the heads of the loops of a body, ``for (...)``."""
+    for at in re.finditer(r"\b(?:for|while)\s*\(", body):
+        if (end := text.closing(body, at.end() - 1)) > 0:
+            yield body[at.start() : end + 1]

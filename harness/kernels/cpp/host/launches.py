@@ -36,7 +36,8 @@ _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\bus
 _DECLARED = re.compile(r"[\w*&>]\s+[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
 _ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_WORD, _BLANK = re.compile(r"[A-Za-z_]\w*"), re.compile(r"\s*")
+_LOOP = re.compile(r"\bfor\s*(\()\s*(?:[A-Za-z_][\w:]*\s+){0,3}(\w+)\s*=\s*([^;=]{1,100});")
 _LARGEST_CLUSTER = 16
 _MOST = 1024  # threads of a block
 _KEPT = 8
@@ -102,7 +103,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
     defined, given = values.defined(source), values.given(plain)
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
     types = {name: name for name in _classes(plain)} | dict.fromkeys(_PARAMETER.findall(plain), explicit)
-    functions = values.bodies(plain)
+    functions, loops = values.bodies(plain), _loops(plain)
 
     def known_at(place: int) -> values.Values:
         around = [(begin, names) for begin, opened, closed, names in functions if opened < place < closed]
@@ -121,6 +122,12 @@ def _launches(source: str) -> tuple[Launch, ...]:
         known = known_at(place)
         held = {name: size for at, name, size in sizes if at < place}
         arguments = tuple(text.split(passed))
+        around = ((name, first, more) for begin, end, name, first, more in loops if begin < place < end)
+        early = {  # but of a size, by which the grid is scaled
+            name: number + more
+            for name, first, more in around
+            if (number := known.number(first)) is not None and not known.mention([name], f"{grid} {block}")
+        }
         found.append(
             Launch(
                 entry=name + known.arguments(template, types),
@@ -132,7 +139,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 blocks=known.expressions(grid, frozenset(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
                 threads=known.among(arguments, block),
-                numbers=tuple(_number(plain, place, argument, known) for argument in arguments),
+                numbers=tuple(early.get(argument, known.number(argument)) for argument in arguments),
             )
         )
     return tuple(found)
@@ -184,15 +191,15 @@ def cluster(source: str, entry: str) -> tuple[int, int, int]:
     return (x, y, z) if x and y and z and x * y * z <= _LARGEST_CLUSTER else (1, 1, 1)
 
 
-def _number(plain: str, place: int, argument: str, known: values.Values) -> int | None:
-    """Return the number of an argument, an early one where a loop around the launch counts it, or None."""
-    head = rf"\bfor\s*\([^;()]*?\b{re.escape(argument)}\s*=\s*([^;=]+);[^;]*;([^;{{}}]*?)\)\s*(?=[{{\w])"
-    for at in re.compile(head).finditer(plain, 0, place + 1) if _WORD.fullmatch(argument) else ():
-        braced = plain[at.end()] == "{"
-        end = text.closing(plain, at.end()) if braced else plain.find(";", at.end())
-        if end > place and (first := known.number(at[1])) is not None:
-            return first + ("++" in at[2])
-    return known.number(argument)
+def _loops(plain: str) -> list[tuple[int, int, str, str, int]]:
+    """Return (begin, end, name, first value, what is added to be past it) of the loops that count a name."""
+    found = list[tuple[int, int, str, str, int]]()
+    for at in _LOOP.finditer(plain):
+        closed = text.closing(plain, at.start(1))
+        body = blank.end() if (blank := _BLANK.match(plain, closed + 1)) else closed + 1
+        end = text.closing(plain, body) if plain[body : body + 1] == "{" else plain.find(";", body)
+        found.append((closed, end, at[2], at[3], "++" in plain[at.end() : closed]))
+    return found
 
 
 def by_argument(source: str, entry: str) -> Launch | None:

@@ -32,9 +32,9 @@ _BYTES = {
     **dict.fromkeys(("size_t", "int64_t", "uint64_t"), 8),
     **dict.fromkeys(("float4", "int4", "uint4"), 16),
 }
-_LEAST = re.compile(
-    r"\b(?:std\s*::\s*)?\w*?(min|max)\s*(?:<\s*\w+\s*>\s*)?\(", re.IGNORECASE
-)  # imin(a, b), std::min
+_LEAST = re.compile(  # imin(a, b), std::min<int>(a, b)
+    r"(?<![\w:])(?:std\s*::\s*|::\s*)?[fiu]?(min|max)\s*(?:<[\w\s]+>\s*)?\(", re.IGNORECASE
+)
 TYPE = re.compile(
     r"(?:unsigned )?(?:float|double|int|char|short|long|bool|(?:__)?half2?|(?:__)?nv_bfloat162?|u?int\d+_t"
     r"|float[234])|unsigned"
@@ -106,6 +106,11 @@ def value_at(plain: str, begin: int) -> str:
     return ""
 
 
+def _least(written: str) -> str:
+    """Return an expression with ``min`` and ``max`` for what programs call these."""
+    return _LEAST.sub(lambda at: f"{at[1].lower()}(", written)
+
+
 class Values:
     """The values of names, as the text has them."""
 
@@ -129,7 +134,7 @@ class Values:
         """Return the value of an integer expression, or None."""
         written = re.sub(r"\bsizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(_BYTES.get(m[1], "?")), written)
         written = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written).replace("/", "//")
-        written = _LEAST.sub(lambda at: f"{at[1].lower()}(", written)
+        written = _least(written)
         try:
             expression = Expr.parse(" ".join(written.split()))
             values = {name: value for name in expression.names if (value := self._named(name)) is not None}
@@ -148,7 +153,7 @@ class Values:
 
     def _expanded(self, written: str, arguments: Collection[str], depth: int) -> str | None:
         """Return an expression in terms of `arguments` and numbers, or None."""
-        plain = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _CAST.sub("", written)).strip()
+        plain = _least(re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _CAST.sub("", written)).strip())
         plain = _ROUNDED_UP.sub(r"((\1) + (\2) - 1) / (\2)", _MEMBER.sub(self._member, plain))
         if division := _DIVISION.fullmatch(plain):
             plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
@@ -156,7 +161,8 @@ class Values:
             return None
         parts = []
         for word in re.split(r"([A-Za-z_]\w*)", plain.replace("/", "//")):
-            known = word if word in arguments or not word.isidentifier() else None
+            own = word in arguments or word in ("min", "max") or not word.isidentifier()
+            known = word if own else None
             if known is None and (meant := self._texts.get(word)):
                 known = self._expanded(meant, arguments, depth - 1)
                 known = f"({known})" if known else None
