@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -89,6 +90,11 @@ void run(float* a, float* x, int n, int many) { systems<<<many, n, n * sizeof(fl
 """
 
 
+def slow(*case: str) -> Any:
+    """Return a case that a newcomer's tests leave out."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def check(folder: Path, source: str, old: str = "", new: str = "") -> tuple[int, str]:
     """Return what `harness check` says of a kernel that was edited."""
     assert old in source
@@ -102,11 +108,11 @@ def check(folder: Path, source: str, old: str = "", new: str = "") -> tuple[int,
     ("source", "old", "new"),
     [
         (GEMM, "row < M && col < N", "row < N && col < M"),
-        (GEMM, "row * N + col] = sum;\n  }", "row * N + col] = sum;\n  } else C[row * N + col] = 0;"),
-        (TRANSPOSE, "x * rows + y", "x * cols + y"),
-        (TRANSPOSE, "x < cols", "x <= cols"),
+        slow(GEMM, "row * N + col] = sum;\n  }", "row * N + col] = sum;\n  } else C[row * N + col] = 0;"),
+        slow(TRANSPOSE, "x * rows + y", "x * cols + y"),
+        slow(TRANSPOSE, "x < cols", "x <= cols"),
         (BLUR, "in[y * width + x]", "in[y * height + x]"),
-        (BLUR, "  if (x < width && y < height) out", "  out"),
+        slow(BLUR, "  if (x < width && y < height) out", "  out"),
     ],
     ids=["swapped", "other branch", "transposed", "one too many", "height for width", "no guard"],
 )
@@ -120,7 +126,7 @@ def test_uneven_sizes_show_a_guard_that_is_wrong(tmp_path: Path, source: str, ol
 
 @pytest.mark.parametrize(
     "source",
-    [PITCHED, HEADS, FLOYD, SYSTEMS],
+    [PITCHED, slow(HEADS), slow(FLOYD), SYSTEMS],
     ids=["a pitch in bytes", "strides of items", "the step of a loop", "a block that is an argument"],
 )
 def test_right_kernels_with_strides_and_steps_have_no_finding(tmp_path: Path, source: str) -> None:
@@ -131,11 +137,11 @@ def test_right_kernels_with_strides_and_steps_have_no_finding(tmp_path: Path, so
 @pytest.mark.parametrize(
     ("source", "old", "new"),
     [
-        (PITCHED, "r * pitch", "r * width"),
-        (PITCHED, "r < height", "r <= height"),
+        slow(PITCHED, "r * pitch", "r * width"),
+        slow(PITCHED, "r < height", "r <= height"),
         (HEADS, "+ blockIdx.x * key_stride", "+ blockIdx.x * head_size"),
-        (FLOYD, "y == k || ", ""),
-        (SYSTEMS, "  __syncthreads();\n", ""),
+        slow(FLOYD, "y == k || ", ""),
+        slow(SYSTEMS, "  __syncthreads();\n", ""),
     ],
     ids=[
         "a pitch in bytes",
