@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp import calls, guesses, host_code
-from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host import launches, values
 
 TILES = """#include "sizes.h"
 __global__ void tiles(const float* a, float* b, int n) {
@@ -209,3 +210,59 @@ def test_an_explicit_instance_of_a_class_is_no_other_class(tmp_path: Path) -> No
     (tmp_path / "k.cu").write_text(OWNED.replace("template class Image<float>;", special))
     ran = CliRunner().invoke(main, ["check", str(tmp_path / "k.cu")])
     assert ran.exit_code != 0 and "no value can be guessed" in ran.output, ran.output
+
+
+@pytest.mark.parametrize(
+    ("loop", "number"),
+    [
+        ("for (int k = 0; k < n; k++)", 1),
+        ("for (int k = 0; k < n; ++k) {", 1),
+        ("for (int i = 0; i < n; i++) for (int k = 3; k < n; k += 2)", 3),
+        ("for (k = 2; k <= n; k <<= 1)", 2),
+        ("for (int k = first(n); k < n; k++)", None),
+        ("for (int i = 0; i < n; i++)", None),
+        ("for (int k = 0; k < n; k++) other();", None),
+    ],
+)
+def test_an_argument_that_a_loop_counts_has_an_early_number(loop: str, number: int | None) -> None:
+    source = (
+        f"void run(float* x, int n) {{ int i, k; {loop} step<<<4, 256>>>(x, n, k); {'}' * loop.count('{')} }}"
+    )
+    assert launches.launches(source)[0].numbers == (None, None, number)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("imin(32, (33 * 1024 + 255) / 256)", 32),
+        ("std::min<int>(7, 9)", 7),
+        ("MAX(3, 5)", 5),
+        ("::max<unsigned int>(3, 5)", 5),
+        ("sizeof(unsigned long long) * 8", 64),
+        ("sizeof(float4)", 16),
+    ],
+)
+def test_numbers_of_host_code(written: str, number: int) -> None:
+    assert values.Values({}).number(written) == number
+    assert values.Values({}).number("argmax(3, 9)") is None
+
+
+def test_the_grid_of_a_size_that_a_loop_counts_and_of_the_less_of_two() -> None:
+    source = """void run(float* x) {
+      for (int n = 1; n <= 4096; n *= 2) step<<<(n + 255) / 256, 256>>>(x, n, 7);
+      int blocks = std::min(65535, (m + 255) / 256);
+      step<<<blocks, 256>>>(x, m, 7);
+    }"""
+    counted, least = launches.launches(source)
+    assert (counted.numbers, counted.blocks) == ((None, None, 7), ("(n + 255) // 256",))
+    assert least.over(["x", "m", "k"]) == ["(min(65535, (m + 255) // 256))"]
+
+
+def test_many_launches_in_loops_take_no_time() -> None:
+    many = "".join(
+        f"void run{i}(float* x, int n) {{ for (int k = 0; k < n; k++) step<<<4, 256>>>(x, n, k, k, k); }}\n"
+        for i in range(400)
+    )
+    begin = time.perf_counter()
+    assert {launch.numbers[2] for launch in launches.launches(many)} == {1}
+    assert time.perf_counter() - begin < 5

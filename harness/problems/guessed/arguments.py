@@ -181,7 +181,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     apart, pitches = sizes.strides(entry, whole, types, size)
     fixed, whole = fixed | apart | pitches, [n for n in whole if n not in apart | pitches]
     usual = sizes.usual(entry, whole, size, threads, numbers)
-    free = {n: usual[n] for n in whole if n not in fixed and not powers}
+    free = {} if powers else {n: usual[n] for n in whole if n not in fixed}
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}

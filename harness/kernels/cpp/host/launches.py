@@ -36,8 +36,9 @@ _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\bus
 _DECLARED = re.compile(r"[\w*&>]\s+[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
 _ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
-_WORD, _BLANK = re.compile(r"[A-Za-z_]\w*"), re.compile(r"\s*")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _LOOP = re.compile(r"\bfor\s*(\()\s*(?:[A-Za-z_][\w:]*\s+){0,3}(\w+)\s*=\s*([^;=]{1,100});")
+_BRACED = re.compile(r"\)\s*\{")
 _LARGEST_CLUSTER = 16
 _MOST = 1024  # threads of a block
 _KEPT = 8
@@ -196,33 +197,28 @@ def _loops(plain: str) -> list[tuple[int, int, str, str, int]]:
     found = list[tuple[int, int, str, str, int]]()
     for at in _LOOP.finditer(plain):
         closed = text.closing(plain, at.start(1))
-        body = blank.end() if (blank := _BLANK.match(plain, closed + 1)) else closed + 1
-        end = text.closing(plain, body) if plain[body : body + 1] == "{" else plain.find(";", body)
+        braced = _BRACED.match(plain, closed)
+        end = text.closing(plain, braced.end() - 1) if braced else plain.find(";", closed)
         found.append((closed, end, at[2], at[3], "++" in plain[at.end() : closed]))
     return found
 
 
 def by_argument(source: str, entry: str) -> Launch | None:
     """Return the first launch of a kernel whose block is one of its arguments, and not known."""
-    name = _alone(entry).partition("<")[0]
-    alike = (launch for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name)
-    return next((launch for launch in alike if not launch.block and -1 in launch.threads), None)
+    found = (launch for launch in _alike(source, entry) if not launch.block and -1 in launch.threads)
+    return next(found, None)
 
 
 def of(source: str, entry: str) -> Launch | None:
     """Return the first launch of a kernel whose block is known: of this very instance, if it is one."""
-    found = [launch for launch in launches(source) if launch.block and math.prod(launch.block) <= _MOST]
+    found = [launch for launch in _alike(source, entry) if launch.block and math.prod(launch.block) <= _MOST]
     same = [launch for launch in found if _alone(launch.entry) == _alone(entry)]
-    name = _alone(entry).partition("<")[0]
-    alike = [launch for launch in found if _alone(launch.entry).partition("<")[0] == name]
-    return next(iter(same or alike), None)
+    return next(iter(same or found), None)
 
 
 def too_large(source: str, entry: str) -> Launch | None:
     """Return the first launch of a kernel with more threads a block than any GPU takes."""
-    name = _alone(entry).partition("<")[0]
-    alike = (launch for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name)
-    return next((launch for launch in alike if math.prod(launch.block) > _MOST), None)
+    return next((launch for launch in _alike(source, entry) if math.prod(launch.block) > _MOST), None)
 
 
 def one_block(source: str, entry: str) -> bool | None:
@@ -230,9 +226,14 @@ def one_block(source: str, entry: str) -> bool | None:
 
     None is returned where it does not launch it.
     """
-    name = _alone(entry).partition("<")[0]
-    grids = [launch.grid for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name]
+    grids = [launch.grid for launch in _alike(source, entry)]
     return all(set(grid) == {1} for grid in grids) if grids else None
+
+
+def _alike(source: str, entry: str) -> list[Launch]:
+    """Return the launches of a kernel, of all its instances if it is a template."""
+    name = _alone(entry).partition("<")[0]
+    return [launch for launch in launches(source) if _alone(launch.entry).partition("<")[0] == name]
 
 
 def _alone(entry: str) -> str:

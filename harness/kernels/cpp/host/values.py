@@ -106,9 +106,9 @@ def value_at(plain: str, begin: int) -> str:
     return ""
 
 
-def _least(written: str) -> str:
-    """Return an expression with ``min`` and ``max`` for what programs call these."""
-    return _LEAST.sub(lambda at: f"{at[1].lower()}(", written)
+def _plain(written: str) -> str:
+    """Return an expression without suffixes of numbers, and with ``min`` and ``max`` by these names."""
+    return _LEAST.sub(lambda at: f"{at[1].lower()}(", re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written))
 
 
 class Values:
@@ -133,8 +133,7 @@ class Values:
     def number(self, written: str) -> int | None:
         """Return the value of an integer expression, or None."""
         written = re.sub(r"\bsizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(_BYTES.get(m[1], "?")), written)
-        written = re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written).replace("/", "//")
-        written = _least(written)
+        written = _plain(written).replace("/", "//")
         try:
             expression = Expr.parse(" ".join(written.split()))
             values = {name: value for name in expression.names if (value := self._named(name)) is not None}
@@ -153,7 +152,7 @@ class Values:
 
     def _expanded(self, written: str, arguments: Collection[str], depth: int) -> str | None:
         """Return an expression in terms of `arguments` and numbers, or None."""
-        plain = _least(re.sub(r"\b(\d+)[uUlL]+\b", r"\1", _CAST.sub("", written)).strip())
+        plain = _plain(_CAST.sub("", written)).strip()
         plain = _ROUNDED_UP.sub(r"((\1) + (\2) - 1) / (\2)", _MEMBER.sub(self._member, plain))
         if division := _DIVISION.fullmatch(plain):
             plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
