@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import harness
+from shared.speed import Stopwatch
 
 PACKAGE = Path(harness.__file__).parent
 
@@ -494,13 +494,11 @@ def test_imports_are_light(code: str, expected: set[str]) -> None:
 
 def test_help_is_quick() -> None:
     def once() -> float:
-        """Seconds of a core: on a busy machine those of a clock say little."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(
-            [sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, check=True
-        )
+        with Stopwatch() as watch:
+            done = subprocess.run(
+                [sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, check=True
+            )
         assert "Usage:" in done.stdout
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return watch.seconds
 
-    assert any(once() < 0.3 for _ in range(30))
+    assert any(once() < 0.2 for _ in range(30))  # half of it is what it takes
