@@ -255,7 +255,7 @@ def test_the_grid_of_a_size_that_a_loop_counts_and_of_the_less_of_two() -> None:
     }"""
     counted, least = launches.launches(source)
     assert (counted.numbers, counted.blocks) == ((None, None, 7), ("(n + 255) // 256",))
-    assert least.over(["x", "m", "k"]) == ["(min(65535, (m + 255) // 256))"]
+    assert least.over(["x", "m", "k"], least.blocks) == ["(min(65535, (m + 255) // 256))"]
 
 
 def test_many_launches_in_loops_take_no_time() -> None:

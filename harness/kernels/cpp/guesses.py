@@ -253,14 +253,16 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
     sizes = {p.name for p in entry.parameters if not p.pointer}
     found = []
     try:
-        for axis, written in zip("xyz", launched.over([p.name for p in entry.parameters]), strict=False):
+        for axis, written in zip(
+            "xyz", launched.over([p.name for p in entry.parameters], launched.blocks), strict=False
+        ):
             most = f"(({written}) <= {_ITEMS}) * ({written}) + (({written}) > {_ITEMS}) * {_ITEMS}"
             blocks = most if axis in entry.items else written
             found.append(Expr.parse(f"({blocks}) + (({blocks}) < 1) * (1 - ({blocks}))"))
     except ExprError:  # longer than an expression may be, or none of ours
         return ()
-    names = frozenset().union(*(blocks.names for blocks in found))
-    return tuple(found) if names and names <= sizes else ()
+    asked = frozenset().union(*(blocks.names for blocks in found))
+    return tuple(found) if asked and asked <= sizes else ()
 
 
 def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) -> tuple[int, ...]:

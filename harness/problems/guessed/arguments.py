@@ -51,6 +51,7 @@ class _Known:
     types: by name, of `pointers` that of an element; also by the axes of pointers in structs
     whole: the sizes among `values`; `scalars` has what each value is by default
     held: elements of pointers that follow from host code or tensor maps
+    lengths: bytes of pointers that host code allocates, in terms of the values
     changed: the pointers through which the kernel may write
     depth, size: of how many sizes an array is the product, and each
     grid: as host code launches it
@@ -65,6 +66,7 @@ class _Known:
     indexed: Mapping[str, extents.Indexed]
     scalars: Mapping[str, Any]
     held: Mapping[str, int]
+    lengths: Mapping[str, Expr]
     changed: Sequence[str]
     depth: int
     size: int
@@ -103,13 +105,25 @@ class _Known:
         each = {p.name: self.indexed[p.name] for p in self.pointers}
         found = {name: max(1, length) * at.width + at.begins for name, at in each.items()}
         found = {n: max(count, rows // elements.size(self.types[n])) for n, count in found.items()}
-        blocks = self.blocks({name: int(axes.get(name, value)) for name, value in self.scalars.items()})
+        blocks = self.blocks(self._numbers(axes))
         for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
             if at.shares * blocks >= 2 * found[name]:
                 found[name] = at.shares * blocks
         few = pointed.entries(max(sizes), length)
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
-        return {**found, **tables, **self.held}
+        return {**found, **self._allocated(axes), **tables, **self.held}
+
+    def _numbers(self, axes: Axes) -> dict[str, int]:
+        """Return the values as integers."""
+        return {name: int(axes.get(name, value)) for name, value in self.scalars.items()}
+
+    def _allocated(self, axes: Axes) -> dict[str, int]:
+        """Return the elements of the pointers that host code allocates, where `axes` are given."""
+        numbers, found = self._numbers(axes), {}
+        for name, length in self.lengths.items():
+            with contextlib.suppress(ExprError):
+                found[name] = -(-length(numbers) // elements.size(self.types[name]))
+        return {name: count for name, count in found.items() if 0 < count <= _LONGEST}
 
     def longer(self, problem: Any, reached: Mapping[str, int], grid: Sequence[int]) -> ArrayProblem | None:
         """Return the problem with the pointers that are longer than guessed; None if there are none.
@@ -120,7 +134,11 @@ class _Known:
         sizes = {name: getattr(problem, name) for name in self.whole}
         fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
         given, more = problem._given, {}
-        beyond = [p for p in self.pointers if p.name in reached.keys() - given.keys() - self.held.keys()]
+        beyond = [
+            p
+            for p in self.pointers
+            if p.name in reached.keys() - given.keys() - self.held.keys() - self.lengths.keys()
+        ]
         means = reach.of(self.entry, [p.name for p in beyond], self.whole, self.numbers)
         for p in beyond:
             count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
@@ -194,7 +212,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
-        held=lengths, depth=depth, size=size, grid=kernel.grid,
+        held=lengths, lengths=pointed.lengths(host, entry, kernel.entry, types),
+        depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, strides=list(apart), pitches=list(pitches),
         changed=[p.name for p in pointers if not p.const or p.name in maps],
     )  # fmt: skip

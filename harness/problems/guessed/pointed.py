@@ -6,14 +6,18 @@ have one axis for all places of an array, ``lists.data``, that says how many ele
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from harness.kernels import text
 from harness.kernels.cpp import elements
+from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host.values import SIZEOF
+from harness.kernels.expr import Expr, ExprError
 from harness.problems.protocol import Struct, Table
 
 _MOST, _FEWEST, _ELEMENTS = 1024, 64, 2**22  # pointers in a table, and elements behind all of them
@@ -143,3 +147,27 @@ def scalar(kind: str, value: float) -> Any:
     """Return a number of a NumPy type, or the largest that it can hold."""
     dtype = np.dtype(kind)
     return dtype.type(min(value, np.iinfo(dtype).max) if dtype.kind in "iu" else value)
+
+
+def lengths(host: str, entry: text.Entry, name: str, types: Mapping[str, elements.Type]) -> dict[str, Expr]:
+    """Return the bytes that host code allocates for the pointers of a kernel, in terms of its values.
+
+    The size of a type that is not known is that of an element, if the pointer leads to this type.
+    """
+    launched = launches.of(host, name)
+    numbers = {p.name for p in entry.parameters if not p.pointer}
+    written = launched.over([p.name for p in entry.parameters], launched.lengths) if launched else []
+    found = {}
+    for p, length in zip(entry.parameters, written, strict=False):
+        size, own = elements.size(types[p.name]), re.findall(r"\w+", p.type)[-1:]
+        kinds = {*re.findall(rf"\b{SIZEOF}(\w+)", length)} - {*own}
+        same = not kinds or (own and _generic(own[0], entry)) or all(_generic(kind, entry) for kind in kinds)
+        if p.pointer and length and same and (size > 1 or SIZEOF not in length):
+            with contextlib.suppress(ExprError):
+                found[p.name] = Expr.parse(re.sub(rf"\b{SIZEOF}\w*", str(size), length))
+    return {pointer: length for pointer, length in found.items() if length.names <= numbers}
+
+
+def _generic(kind: str, entry: text.Entry) -> bool:
+    """Return True for what a template calls a type of its own."""
+    return kind == "scalar_t" or any(p.split()[-1] == kind for p in entry.template)

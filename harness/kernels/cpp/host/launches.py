@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
-from harness.kernels.cpp.host import values
+from harness.kernels.cpp.host import allocations, values
 
 _LAUNCH = re.compile(
     r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
@@ -26,9 +26,6 @@ _CONFIGURED = re.compile(
 _CLUSTER_DIMS = re.compile(
     r"\b__cluster_dims__\s*\(([^()]*)\)\s*(?:(?:__launch_bounds__\s*\([^()]*\)|\w+)\s+)*?"
     r"(?!__launch_bounds__)(\w+)\s*\("
-)
-_ALLOCATED = re.compile(  # cudaMalloc((void**)&x, n * sizeof(float))
-    r"\bcudaMalloc(?:Managed|Async)?\s*\(\s*(?:\([\w\s*]+\)\s*)?&\s*(\w+)\s*,"
 )
 _EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
 _PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
@@ -52,10 +49,11 @@ class Launch:
     where they are not known; `shared` is in bytes, and None where it is not known, or depends on the
     arguments, whose sizes are guessed. `arguments` are the kernel's as they are written, and `blocks` the
     grid in terms of these, ``(n + 128 - 1) // 128``; empty where other names are left. `bytes` has what the
-    text allocates for each argument, 0 where that is not known. `threads` has the numbers of arguments of
-    which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0, and -1 where that is no number. `numbers`
-    has what the text says of each argument, None where that is no number; of one that a loop around the
-    launch counts it is an early one, ``1`` of ``for (int k = 0; k < n; k++)``.
+    text allocates for each argument, 0 where that is not known; `lengths` the same in terms of the arguments,
+    "" where other names are left. `threads` has the numbers of arguments of which the block is made, ``n`` of
+    ``k<<<1, n>>>(x, n)``, else 0, and -1 where that is no number. `numbers` has what the text says of each
+    argument, None where that is no number; of one that a loop around the launch counts it is an early one,
+    ``1`` of ``for (int k = 0; k < n; k++)``.
     """
 
     entry: str
@@ -66,13 +64,17 @@ class Launch:
     arguments: tuple[str, ...] = field(default=(), compare=False)
     blocks: tuple[str, ...] = field(default=(), compare=False)
     bytes: tuple[int, ...] = field(default=(), compare=False)
+    lengths: tuple[str, ...] = field(default=(), compare=False)
     threads: tuple[int, ...] = field(default=(), compare=False)
     numbers: tuple[int | None, ...] = field(default=(), compare=False)
 
-    def over(self, parameters: Sequence[str]) -> list[str]:
-        """Return the grid in terms of a kernel's parameters, in place of what they are given."""
-        names = dict(zip(self.arguments, parameters, strict=False))
-        return [_WORD.sub(lambda word: names.get(word[0], word[0]), blocks) for blocks in self.blocks]
+    def over(self, parameters: Sequence[str], written: Sequence[str]) -> list[str]:
+        """Return `blocks` or `lengths` in terms of a kernel's parameters, in place of what they are given."""
+        given: dict[str, list[str]] = {}
+        for argument, parameter in zip(self.arguments, parameters, strict=False):
+            given.setdefault(argument, []).append(parameter)
+        names = {one: p[0] if len(p) == 1 else f"max({', '.join(p)})" for one, p in given.items()}
+        return [_WORD.sub(lambda word: names.get(word[0], word[0]), part) for part in written]
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -108,21 +110,20 @@ def _launches(source: str) -> tuple[Launch, ...]:
 
     def known_at(place: int) -> values.Values:
         around = [(begin, names) for begin, opened, closed, names in functions if opened < place < closed]
-        begin, unknown = around[-1] if around else (0, frozenset[str]())
+        begin, unknown = around[-1] if around else (0, ())
         known = {
             name: value for at, name, value in given if at < place and (at > begin or name not in unknown)
         }
         return values.Values(defined | known)
 
-    sizes = [
-        (at.start(), at[1], known_at(at.start()).number(values.value_at(plain, at.end())) or 0)
-        for at in _ALLOCATED.finditer(plain)
-    ]
+    allocated = allocations.Allocated(plain, functions, known_at)
+    sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
     for place, name, template, passed, (grid, block, shared) in sorted(_calls(plain)):
         known = known_at(place)
         held = {name: size for at, name, size in sizes if at < place}
         arguments = tuple(text.split(passed))
+        lengths = allocated.at(place, arguments)
         around = ((name, first, more) for begin, end, name, first, more in loops if begin < place < end)
         early = {  # but of a size, by which the grid is scaled
             name: number + more
@@ -139,6 +140,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 arguments=arguments,
                 blocks=known.expressions(grid, frozenset(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
+                lengths=tuple(lengths.get(allocations.name(argument), "") for argument in arguments),
                 threads=known.among(arguments, block),
                 numbers=tuple(early.get(argument, known.number(argument)) for argument in arguments),
             )

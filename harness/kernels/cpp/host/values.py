@@ -17,10 +17,14 @@ _SET = re.compile(r"\b([A-Za-z_]\w*\.[xyz])\s*=(?!=)\s*([^;]{1,100});")
 _DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
 _MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_CAST = re.compile(r"\(\s*(?:unsigned|int|unsigned int|size_t|long)\s*\)|\bstatic_cast\s*<[\w\s:]+>")
+_CAST = re.compile(
+    r"\(\s*(?:std\s*::\s*)?(?:(?:unsigned|int|long)(?:\s+(?:int|long))*|size_t|u?int(?:32|64)_t)\s*\)"
+    r"|\bstatic_cast\s*<[\w\s:]+>|\bsize_t\s*(?=\()"
+)
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
 _ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
-_DIVISION = re.compile(r"(\w+)\s*/\s*([^-+/]+)")
+_PART = re.compile(r"\b(\w+)\s*//\s*(\w+)\b")
+_DIVISION = re.compile(r"(\w+)\s*/\s*(\w+|\([^()]*\))")
 _FUNCTION = re.compile(r"\(([^(){};]*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]*)?\{")
 _TEXTS = 64  # what is read of one, or of its headers, is asked for by each of its kernels
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
@@ -28,10 +32,14 @@ _BYTES = {
     **dict.fromkeys(("char", "unsigned char", "bool", "int8_t", "uint8_t"), 1),
     **dict.fromkeys(("half", "__half", "short", "unsigned short", "int16_t", "uint16_t"), 2),
     **dict.fromkeys(("float", "int", "unsigned", "unsigned int", "int32_t", "uint32_t"), 4),
+    **dict.fromkeys(("half2", "__half2", "short2", "char4", "uchar4"), 4),
     **dict.fromkeys(("double", "float2", "long", "unsigned long", "long long", "unsigned long long"), 8),
-    **dict.fromkeys(("size_t", "int64_t", "uint64_t"), 8),
-    **dict.fromkeys(("float4", "int4", "uint4"), 16),
+    **dict.fromkeys(("size_t", "int64_t", "uint64_t", "int2", "uint2", "cuComplex", "cufftComplex"), 8),
+    **dict.fromkeys(("float3", "int3", "uint3"), 12),
+    **dict.fromkeys(("float4", "int4", "uint4", "double2"), 16),
 }
+SIZEOF = "SIZEOF_"  # and the name of a type that is none of these; of what a pointer leads to, nothing
+_SIZEOF = re.compile(r"\bsizeof\s*\(\s*(\*?\s*[\w :.>-]+?(?:\[0\])?)\s*\)")
 _LEAST = re.compile(  # imin(a, b), std::min<int>(a, b)
     r"(?<![\w:])(?:std\s*::\s*|::\s*)?[fiu]?(min|max)\s*(?:<[\w\s]+>\s*)?\(", re.IGNORECASE
 )
@@ -76,13 +84,13 @@ def given(plain: str) -> list[tuple[int, str, str]]:
     return sorted(given)
 
 
-def bodies(plain: str) -> list[tuple[int, int, int, frozenset[str]]]:
+def bodies(plain: str) -> list[tuple[int, int, int, tuple[str, ...]]]:
     """Return (begin, place of the brace, end, names of the parameters) of the functions of a blank text."""
     found, done = [], 0
     for at in _FUNCTION.finditer(plain):
         if at.end() > done and (closed := text.closing(plain, at.end() - 1)) > 0:
             names = (re.findall(r"\w+", part.partition("=")[0]) for part in text.split(at[1]))
-            found.append((at.start(), at.end() - 1, closed, frozenset(n[-1] for n in names if n)))
+            found.append((at.start(), at.end() - 1, closed, tuple(n[-1] for n in names if n)))
             done = closed
     return found
 
@@ -106,8 +114,16 @@ def value_at(plain: str, begin: int) -> str:
     return ""
 
 
+def _size(at: re.Match[str]) -> str:
+    """Return the bytes of a type in ``sizeof``, or a name for them."""
+    if at[1].startswith("*") or at[1].endswith("]"):
+        return SIZEOF
+    return str(_BYTES.get(at[1]) or SIZEOF + re.findall(r"\w+", at[1])[-1])
+
+
 def _plain(written: str) -> str:
     """Return an expression without suffixes of numbers, and with ``min`` and ``max`` by these names."""
+    written = _SIZEOF.sub(_size, written)
     return _LEAST.sub(lambda at: f"{at[1].lower()}(", re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written))
 
 
@@ -132,7 +148,6 @@ class Values:
 
     def number(self, written: str) -> int | None:
         """Return the value of an integer expression, or None."""
-        written = re.sub(r"\bsizeof\s*\(\s*([\w ]+?)\s*\)", lambda m: str(_BYTES.get(m[1], "?")), written)
         written = _plain(written).replace("/", "//")
         try:
             expression = Expr.parse(" ".join(written.split()))
@@ -150,9 +165,26 @@ class Values:
         parts = [self._expanded(p, arguments, _DEEPEST) for p in (text.split(made[1]) if made else [written])]
         return tuple(p for p in parts if p) if None not in parts and len(parts) <= 3 else ()
 
+    def called(self, arguments: Collection[str]) -> dict[str, str]:
+        """Return which argument a name is, by its own and by the one it was given: ``WIDTH`` of a width."""
+        names = {name: name for name in arguments if name.isidentifier()}
+        given = {value: n for n in names if (value := self._texts.get(n, "").strip()).isidentifier()}
+        return given | names
+
+    def length(self, written: str, arguments: Mapping[str, str]) -> str:
+        """Return bytes as an expression over arguments, by their other names, and sizes of types.
+
+        It is "" where further names are left, or where none is an argument's. ``n / 256`` is rounded up.
+        """
+        found = self._expanded(written, arguments, _DEEPEST) or ""
+        if arguments.keys().isdisjoint(_WORD.findall(found)):
+            return ""
+        found = _WORD.sub(lambda word: arguments.get(word[0], word[0]), found)
+        return _PART.sub(r"((\1 + \2 - 1) // \2)", found)
+
     def _expanded(self, written: str, arguments: Collection[str], depth: int) -> str | None:
         """Return an expression in terms of `arguments` and numbers, or None."""
-        plain = _plain(_CAST.sub("", written)).strip()
+        plain = _CAST.sub("", _plain(written)).strip()
         plain = _ROUNDED_UP.sub(r"((\1) + (\2) - 1) / (\2)", _MEMBER.sub(self._member, plain))
         if division := _DIVISION.fullmatch(plain):
             plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
@@ -161,6 +193,7 @@ class Values:
         parts = []
         for word in re.split(r"([A-Za-z_]\w*)", plain.replace("/", "//")):
             own = word in arguments or word in ("min", "max") or not word.isidentifier()
+            own |= word.startswith(SIZEOF)
             known = word if own else None
             if known is None and (meant := self._texts.get(word)):
                 known = self._expanded(meant, arguments, depth - 1)

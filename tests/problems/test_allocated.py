@@ -1,0 +1,199 @@
+"""Buffers are as long as host code allocates them, in terms of what the kernel is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import main
+from harness.kernels.cpp.host import allocations, launches
+
+KERNEL = """
+__global__ void add_bias(float* out, const float* bias, int m, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < m * n) out[i] += bias[i % n];
+}
+"""
+LAUNCH = "add_bias<<<(m * n + 255) / 256, 256>>>(out, bias, m, n);"
+MALLOC = f"""
+int main() {{
+  int m = 512, n = 300;
+  float *out, *bias;
+  size_t bytes = (size_t)m * n * sizeof(float);
+  cudaMalloc((void**)&out, bytes);
+  CHECK(cudaMalloc(reinterpret_cast<void**>(&bias), n * sizeof(*bias)));
+  {LAUNCH}
+}}
+"""
+CALLED = """
+void run(float* y, const float* b, int rows, int cols) {
+  add_bias<<<(rows * cols + 255) / 256, 256>>>(y, b, rows, cols);
+}
+int main() {
+  const int m = 512, n = 300;
+  float *out, *bias;
+  cudaMallocManaged(&out, sizeof(float) * m * n);
+  cudaMallocAsync(&bias, sizeof(float) * n, 0);
+  run(out, bias, m, n);
+}
+"""
+MEMBERS = f"""
+struct Layer {{
+  Layer(int m, int n) : m(m), n(n) {{
+    cudaMalloc(&out, m * n * sizeof(float));
+    cudaMalloc(&bias, n * sizeof(float));
+  }}
+  void forward() {{ {LAUNCH} }}
+  float *out, *bias;
+  int m, n;
+}};
+"""
+THRUST = """
+int main() {
+  int m = 512, n = 300;
+  thrust::device_vector<float> out(m * n, 0.f), bias(n);
+  add_bias<<<(m * n + 255) / 256, 256>>>(thrust::raw_pointer_cast(out.data()),
+      thrust::raw_pointer_cast(&bias[0]), m, n);
+}
+"""
+TORCH = """
+torch::Tensor forward(int m, torch::Tensor bias) {
+  const int n = bias.numel();
+  auto out = torch::zeros({m, n}, bias.options());
+  add_bias<<<(m * n + 255) / 256, 256>>>(out.data_ptr<float>(), bias.data_ptr<float>(), m, n);
+  return out;
+}
+"""
+MACROS = """
+#define ROWS 512
+#define COLS 300
+int main() {
+  int m = ROWS, n = COLS;
+  float *out, *bias;
+  cudaMalloc(&out, ROWS * COLS * sizeof(float));
+  cudaMalloc(&bias, COLS * sizeof(float));
+  add_bias<<<(m * n + 255) / 256, 256>>>(out, bias, m, n);
+}
+"""
+HOSTS = {
+    "malloc": MALLOC, "called": CALLED, "members": MEMBERS, "Thrust": THRUST, "PyTorch": TORCH,
+    "macros": MACROS,
+}  # fmt: skip
+
+
+def lengths(source: str) -> tuple[str, ...]:
+    return launches.launches(source)[0].lengths
+
+
+def check(folder: Path, source: str) -> tuple[int, str]:
+    path = folder / "k.cu"
+    path.write_text(source)
+    ran = CliRunner().invoke(main, ["check", str(path)])
+    return ran.exit_code, " ".join(ran.output.split())
+
+
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+def test_what_is_allocated_is_known_in_terms_of_the_arguments(host: str) -> None:
+    out, bias, *rest = lengths(KERNEL + host)
+    m, n = ("rows", "cols") if "rows" in host else ("m", "n")
+    numbers = {m: 7, n: 3, "SIZEOF_": 4}
+    assert (eval(out, {}, numbers), eval(bias, {}, numbers), *rest) == (7 * 3 * 4, 3 * 4, "", "")
+
+
+@pytest.mark.parametrize(
+    "host", [MALLOC, pytest.param(TORCH, marks=pytest.mark.slow)], ids=["malloc", "torch"]
+)
+def test_a_buffer_that_is_shorter_than_the_others_is_not_hidden(tmp_path: Path, host: str) -> None:
+    code, said = check(tmp_path, KERNEL + host)
+    assert (code, "-a bias=32" in said, "-a out=1024" in said) == (0, True, True)
+    code, said = check(tmp_path, (KERNEL + host).replace("bias[i % n]", "bias[i]"))
+    assert code == 1 and "of bias" in said and "past the end" in said
+    code, said = check(tmp_path, KERNEL.replace("bias[i % n]", "bias[i]"))  # the control: nothing says it
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "bias"),
+    [
+        ("n * sizeof(*bias)", "many * sizeof(*bias)", ""),  # another number than those that are given
+        ("n * sizeof(*bias)", "300 * sizeof(*bias)", ""),  # of host code alone, whose sizes are not taken
+        ("n * sizeof(*bias)", "(n + 1) / 2 * sizeof(*bias)", "(n + 1) // 2 * SIZEOF_"),
+        ("n * sizeof(*bias)", "n / 2 * sizeof(*bias)", "((n + 2 - 1) // 2) * SIZEOF_"),
+        ("n * sizeof(*bias)", "n * sizeof(Node)", "n * SIZEOF_Node"),
+        ("n * sizeof(*bias)", "n * sizeof(float3)", "n * 12"),
+        ("bias, m, n)", "bias + 1, m, n)", ""),
+        ("m, n);", "m, n / 2);", ""),  # what depends on n is guessed apart from it
+        ("m, n);", "m, (float*)n);", ""),
+    ],
+)
+def test_what_is_not_known_is_not_said(old: str, new: str, bias: str) -> None:
+    assert old in MALLOC
+    assert lengths(KERNEL + MALLOC.replace(old, new))[1] == bias
+
+
+def test_the_last_allocation_before_the_launch_counts() -> None:
+    twice = MALLOC.replace("  add_bias", "  bytes = 0; cudaMalloc(&bias, m * 4);\n  add_bias")
+    assert lengths(KERNEL + twice)[:2] == ("(m * n * 4)", "m * 4")
+    after = MALLOC.replace(LAUNCH, f"{LAUNCH} cudaMalloc(&bias, m * 4);")
+    assert lengths(KERNEL + after)[1] == "n * SIZEOF_"
+
+
+def test_a_name_of_another_function_is_another_name() -> None:
+    other = "\nvoid other(int m) { float* bias; cudaMalloc(&bias, m * 4); }\n"
+    assert lengths(KERNEL + MALLOC + other)[1] == "n * SIZEOF_"
+    assert lengths(KERNEL + MEMBERS + other)[1] == ""  # two that do not agree
+    own = f"void mine(float* out, float* bias, int m, int n) {{ {LAUNCH} }}"
+    assert lengths(KERNEL + own + other)[1] == ""
+
+
+def test_an_argument_that_is_given_twice_is_the_larger(tmp_path: Path) -> None:
+    square = """
+__global__ void scale(float* x, int rows, int cols) {
+  int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y * blockDim.y + threadIdx.y;
+  if (r < rows && c < cols) x[r * cols + c] *= 2;
+}
+void run(int n) {
+  float* x;
+  cudaMalloc(&x, n * n * sizeof(float));
+  dim3 block(16, 16), grid((n + 15) / 16, (n + 15) / 16);
+  scale<<<grid, block>>>(x, n, n);
+}
+"""
+    code, said = check(tmp_path, square)
+    assert (code, "FAILED" in said) == (0, False)
+    code, said = check(tmp_path, square.replace("r * cols + c", "r * (cols + 16) + c"))
+    assert code == 1 and "past the end" in said
+
+
+def test_a_pitch_that_the_host_is_given_leads_from_row_to_row() -> None:
+    pitched = """
+__global__ void fill(float* x, size_t pitch, int w, int h) {}
+void run(int w, int h) {
+  float* x; size_t pitch;
+  cudaMallocPitch((void**)&x, &pitch, w * sizeof(float), h);
+  fill<<<1, 32>>>(x, pitch, w, h);
+}
+"""
+    assert lengths(pitched)[0] == "pitch * (h)"
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        ("x", "x"),
+        ("(const float4*)x", "x"),
+        ("reinterpret_cast<float4*>(x)", "x"),
+        ("static_cast<float *>(buffer.x)", "buffer.x"),
+        ("this->x", "this->x"),
+        ("x.data_ptr<scalar_t>()", "x"),
+        ("thrust::raw_pointer_cast(x.data())", "x"),
+        ("x.data().get()", "x"),
+        ("x + n", ""),
+        ("&x[n]", ""),
+        ("make(x)", ""),
+    ],
+)
+def test_the_name_of_what_a_launch_is_given(argument: str, name: str) -> None:
+    assert allocations.name(argument) == name
