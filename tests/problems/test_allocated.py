@@ -58,6 +58,16 @@ int main() {
       thrust::raw_pointer_cast(&bias[0]), m, n);
 }
 """
+VECTORS = """
+int main(int argc, char** argv) {
+  int m = atoi(argv[1]), n = atoi(argv[2]);
+  std::vector<float> whole(m * n), row(n, 1.f);
+  thrust::device_vector<float> out(whole.begin(), whole.end());
+  float* bias;
+  cudaMalloc(&bias, row.size() * sizeof(float));
+  add_bias<<<(whole.size() + 255) / 256, 256>>>(out.data().get(), bias, m, static_cast<int>(row.size()));
+}
+"""
 TORCH = """
 torch::Tensor forward(int m, torch::Tensor bias) {
   const int n = bias.numel();
@@ -79,7 +89,7 @@ int main() {
 """
 HOSTS = {
     "malloc": MALLOC, "called": CALLED, "members": MEMBERS, "Thrust": THRUST, "PyTorch": TORCH,
-    "macros": MACROS,
+    "macros": MACROS, "vectors": VECTORS,
 }  # fmt: skip
 
 
@@ -98,7 +108,7 @@ def check(folder: Path, source: str) -> tuple[int, str]:
 def test_what_is_allocated_is_known_in_terms_of_the_arguments(host: str) -> None:
     out, bias, *rest = lengths(KERNEL + host)
     m, n = ("rows", "cols") if "rows" in host else ("m", "n")
-    numbers = {m: 7, n: 3, "SIZEOF_": 4}
+    numbers = {m: 7, n: 3, "row_size__": 3, "SIZEOF_": 4}
     assert (eval(out, {}, numbers), eval(bias, {}, numbers), *rest) == (7 * 3 * 4, 3 * 4, "", "")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.kernels import text
@@ -14,8 +14,6 @@ _MALLOC = re.compile(
     rf"\bcuda(?:Malloc(?:Managed|Async|Host|Pitch)?|HostAlloc)\s*\(\s*{_CAST}&\s*([\w.]+(?:->\w+)*)\s*\)?\s*,"
     r"(?:\s*&\s*(\w+)\s*,)?"  # the pitch
 )
-_VECTORS = re.compile(r"\bdevice_vector\s*<[\w\s:]+>\s+([^;=]{1,300});")
-_VECTOR = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
 _TENSOR = re.compile(
     r"\b(\w+)\s*=\s*(?:torch|at)\s*::\s*(?:zeros|empty|ones|full)(?:_like\s*\(\s*(\w+)|\s*\(\s*\{([^{}]*)\})"
 )
@@ -54,10 +52,8 @@ def _found(plain: str) -> Iterator[Allocation]:
             rows = values.value_at(plain, at.end() + plain[at.end() :].index(written) + len(written) + 1)
             written = f"{at[2]} * ({rows})"
         yield Allocation(place=at.start(), name=at[1], bytes=written)
-    for at in _VECTORS.finditer(plain):
-        for one in filter(None, map(_VECTOR.fullmatch, text.split(at[1]))):
-            number = text.split(one[2])[0]
-            yield Allocation(place=at.start(), name=one[1], bytes=f"({number}) * sizeof(*{one[1]})")
+    for place, vector, number in values.vectors(plain):
+        yield Allocation(place=place, name=vector, bytes=f"({number}) * sizeof(*{vector})")
     numbers = {}
     for at in _COUNTED.finditer(plain):
         numbers[at[2]] = at[1]
@@ -100,12 +96,17 @@ class Allocated:
         of = ((at, opened, own) for at, opened, end, own in self._functions if opened < place < end)
         at, opened, own = next(of, (0, 0, ()))
         known = self._known_at(place)
-        names, found = known.called(arguments), dict[str, str]()
-        for called, given in self._calls(at) if callers and self.made else ():
-            for parameter, length in self._passed(called, given, own, callers).items():
-                found.setdefault(parameter, known.length(length, names))
-        parts = {word for a in arguments if not name(a) for word in _WORD.findall(a)} - names.keys()
-        return found | self._own(place, opened, own, names, parts)
+        names = known.called(arguments)
+        found = self._own(place, opened, own, arguments, names)
+        if (
+            callers
+            and self.made
+            and not names.keys().isdisjoint(own)
+            and (call := next(self._calls(at), None))
+        ):
+            passed = self._passed(*call, own, callers)
+            found = {parameter: known.length(length, names) for parameter, length in passed.items()} | found
+        return found
 
     def _passed(self, place: int, given: Sequence[str], own: Sequence[str], callers: int) -> dict[str, str]:
         """Return what a call at a place passes to the parameters `own`, in terms of these."""
@@ -122,16 +123,20 @@ class Allocated:
                 yield at.start(), text.split(self._plain[at.end() : closed])
 
     def _own(
-        self, place: int, opened: int, own: Sequence[str], names: Mapping[str, str], parts: Collection[str]
+        self, place: int, opened: int, own: Sequence[str], arguments: Sequence[str], names: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return what the function that is `opened` there has allocated before a place.
+        """Return what the function that is `opened` there has allocated for `arguments` before a place.
 
         What others allocate for a name counts, if it is all the same, and the name is not this one's own.
-        Nothing is said of what depends on `parts` of arguments, ``n`` of ``n / 2``, which are guessed alone.
+        Nothing is said of what depends on a part of an argument, ``n`` of ``n / 2``, which is guessed alone.
         """
+        called = {argument: name(argument) for argument in arguments}
+        parts = {word for a in arguments if not called[a] for word in _WORD.findall(a)} - names.keys()
         before = self._plain[opened:place]
         found, elsewhere = dict[str, str](), dict[str, set[str]]()
         for one, known in self.made:
+            if one.name not in called.values():
+                continue
             length = "" if known.mention(parts, one.bytes) else known.length(one.bytes, names)
             if opened < one.place < place:
                 found[one.name] = length

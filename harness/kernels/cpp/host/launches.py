@@ -47,13 +47,12 @@ class Launch:
 
     `entry` is the kernel, with template arguments if they are known. `block` and `grid` are x, y and z, empty
     where they are not known; `shared` is in bytes, and None where it is not known, or depends on the
-    arguments, whose sizes are guessed. `arguments` are the kernel's as they are written, and `blocks` the
-    grid in terms of these, ``(n + 128 - 1) // 128``; empty where other names are left. `bytes` has what the
-    text allocates for each argument, 0 where that is not known; `lengths` the same in terms of the arguments,
-    "" where other names are left. `threads` has the numbers of arguments of which the block is made, ``n`` of
-    ``k<<<1, n>>>(x, n)``, else 0, and -1 where that is no number. `numbers` has what the text says of each
-    argument, None where that is no number; of one that a loop around the launch counts it is an early one,
-    ``1`` of ``for (int k = 0; k < n; k++)``.
+    arguments, whose sizes are guessed. `arguments` are the kernel's, without casts of numbers. In terms of
+    these `blocks` is the grid, ``(n + 128 - 1) // 128``, and `lengths` the bytes that the text allocates for
+    each; empty where other names are left. `bytes` are these as numbers, 0 where that is not known. `threads`
+    has the numbers of arguments of which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0, and -1
+    where that is no number. `numbers` has what the text says of each argument, None where that is no number;
+    of one that a loop around the launch counts it is an early one, ``1`` of ``for (int k = 0; k < n; k++)``.
     """
 
     entry: str
@@ -102,7 +101,7 @@ def launches(source: str) -> list[Launch]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _launches(source: str) -> tuple[Launch, ...]:
-    plain = text.blank(source)
+    plain = values.sized(text.blank(source))
     defined, given = values.defined(source), values.given(plain)
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
     types = {name: name for name in _classes(plain)} | dict.fromkeys(_PARAMETER.findall(plain), explicit)
@@ -122,7 +121,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
     for place, name, template, passed, (grid, block, shared) in sorted(_calls(plain)):
         known = known_at(place)
         held = {name: size for at, name, size in sizes if at < place}
-        arguments = tuple(text.split(passed))
+        arguments = tuple(map(values.uncast, text.split(passed)))
         lengths = allocated.at(place, arguments)
         around = ((name, first, more) for begin, end, name, first, more in loops if begin < place < end)
         early = {  # but of a size, by which the grid is scaled
@@ -138,7 +137,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 grid=known.dimensions(grid),
                 shared=None if known.mention(arguments, shared) else known.number(shared or "0"),
                 arguments=arguments,
-                blocks=known.expressions(grid, frozenset(arguments)),
+                blocks=known.expressions(grid, known.called(arguments)),
                 bytes=tuple(held.get(argument, 0) for argument in arguments),
                 lengths=tuple(lengths.get(allocations.name(argument), "") for argument in arguments),
                 threads=known.among(arguments, block),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from harness.kernels import text
 from harness.kernels.expr import Expr, ExprError
@@ -13,6 +13,11 @@ _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTI
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
 _DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
 _BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")
+_VECTORS = re.compile(r"\b(?:vector|(?:device|host)_vector)\s*<[\w\s:]+>\s+([^;]{1,300});")
+_VECTOR = re.compile(r"(\w+)\s*(?:\((.*)\)|=\s*(\w+))", re.DOTALL)
+_RESIZED = re.compile(r"\b(\w+)\s*\.\s*resize\s*\(")
+_BEGIN = re.compile(r"(\w+)\s*\.\s*c?begin\s*\(\s*\)")
+_SIZE = re.compile(r"\b(\w+)\.size\(\)")
 _SET = re.compile(r"\b([A-Za-z_]\w*\.[xyz])\s*=(?!=)\s*([^;]{1,100});")
 _DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
 _MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
@@ -73,10 +78,27 @@ def defined(source: str) -> dict[str, str]:
     return {name: value.partition("//")[0] for name, value in _DEFINE.findall(source)}
 
 
+def sized(plain: str) -> str:
+    """Return a text with a name in place of the number of a vector's elements, as long: ``x.size()``."""
+    return _SIZE.sub(r"\1_size__", plain)
+
+
+def vectors(plain: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (place, name, number of elements) of the vectors of a text, of Thrust and of the host."""
+    for at in _VECTORS.finditer(plain):
+        for one in filter(None, map(_VECTOR.fullmatch, text.split(at[1]))):
+            first = one[3] or text.split(one[2])[0]
+            other = _BEGIN.fullmatch(first)
+            yield at.start(), one[1], f"{other[1] if other else first}_size__" if other or one[3] else first
+    for at in _RESIZED.finditer(plain):
+        yield at.start(), at[1], value_at(plain, at.end())
+
+
 def given(plain: str) -> list[tuple[int, str, str]]:
     """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
     given = [(at.start(), at[1], value_at(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
     given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
+    given += [(place, f"{name}_size__", number) for place, name, number in vectors(plain)]
     given += [(at.start(), at[1], at[2].strip()) for at in _BRACED.finditer(plain)]
     for at in _DIM3.finditer(plain):
         parts = (_DECLARED.match(part) for part in text.split(at[1]))
@@ -112,6 +134,12 @@ def value_at(plain: str, begin: int) -> str:
         if depth < 0 or plain[at] == ";" or (plain[at] == "," and not depth):
             return plain[begin:at].strip()
     return ""
+
+
+def uncast(written: str) -> str:
+    """Return ``n`` for ``(int)n`` and ``static_cast<int>(n)``, and other expressions as they are."""
+    plain = _CAST.sub("", written).strip()
+    return name if (name := plain.removeprefix("(").removesuffix(")").strip()).isidentifier() else written
 
 
 def _size(at: re.Match[str]) -> str:
@@ -156,19 +184,23 @@ class Values:
         except (ExprError, RecursionError):
             return None
 
-    def expressions(self, written: str, arguments: Collection[str]) -> tuple[str, ...]:
-        """Return one to three dimensions as expressions over `arguments`; none where other names are left.
+    def expressions(self, written: str, arguments: Mapping[str, str]) -> tuple[str, ...]:
+        """Return one to three dimensions as expressions over arguments, by their other names.
 
+        None are returned where further names are left.
         ``n / 256`` is rounded up: host code that leaves the rest out has sizes without one.
         """
         made = _MADE.match(self._texts.get(written.strip(), written).strip())
         parts = [self._expanded(p, arguments, _DEEPEST) for p in (text.split(made[1]) if made else [written])]
-        return tuple(p for p in parts if p) if None not in parts and len(parts) <= 3 else ()
+        if None in parts or len(parts) > 3:
+            return ()
+        return tuple(_WORD.sub(lambda word: arguments.get(word[0], word[0]), p) for p in parts if p)
 
     def called(self, arguments: Collection[str]) -> dict[str, str]:
         """Return which argument a name is, by its own and by the one it was given: ``WIDTH`` of a width."""
         names = {name: name for name in arguments if name.isidentifier()}
-        given = {value: n for n in names if (value := self._texts.get(n, "").strip()).isidentifier()}
+        meant = {n: uncast(self._texts.get(n, "")) for n in names}
+        given = {value: name for name, value in meant.items() if value.isidentifier()}
         return given | names
 
     def length(self, written: str, arguments: Mapping[str, str]) -> str:
