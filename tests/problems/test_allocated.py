@@ -173,6 +173,7 @@ void run(int n) {
 """
     code, said = check(tmp_path, square)
     assert (code, "FAILED" in said) == (0, False)
+    assert "rows=50 -a cols=50" in said  # the second time
     code, said = check(tmp_path, square.replace("r * cols + c", "r * (cols + 16) + c"))
     assert code == 1 and "past the end" in said
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
+from harness.kernels.cpp.host import launches
 from harness.problems.guessed import sizes
 
 XY = "int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;"
@@ -177,9 +178,26 @@ def entry(body: str, parameters: str = "float* a, float* b, int rows, int cols")
 )
 def test_when_sizes_are_uneven(body: str, found: dict[str, int]) -> None:
     usual, one = {"rows": 64, "cols": 64}, entry(body)
-    assert sizes.ragged(one, body, usual, 2) == ([found] if found else [])
-    assert not sizes.ragged(one, body, usual, 1) + sizes.ragged(one, body, usual | {"rows": 80}, 2)
-    assert not sizes.ragged(one, body + "float4 v = *(float4*)row;", usual, 2)
+    assert sizes.ragged(one, body, usual, 2, None) == ([found] if found else [])
+    assert not sizes.ragged(one, body, usual, 1, None)
+    assert not sizes.ragged(one, body, usual | {"rows": 80}, 2, None)
+    assert not sizes.ragged(one, body + "float4 v = *(float4*)row;", usual, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [
+        ("int h = 4096, w = 1024; k<<<8, 32>>>(a, b, h, w);", {"rows": 55, "cols": 50}),
+        ("int h = 1024, w = 4096; k<<<8, 32>>>(a, b, h, w);", {"rows": 50, "cols": 55}),
+        ("int w = atoi(x); k<<<8, 32>>>(a, b, 4096, w);", {"rows": 50, "cols": 55}),
+        ("int n = 1024; k<<<8, 32>>>(a, b, n, n);", {"rows": 50, "cols": 50}),
+        ("k<<<8, 32>>>(a, b, 1024, 1024);", {"rows": 50, "cols": 55}),
+    ],
+)
+def test_uneven_sizes_are_in_the_order_of_the_hosts(host: str, found: dict[str, int]) -> None:
+    one = entry("if (r < rows && c < cols) a[r * cols + c] = 0;")
+    launched = launches.launches(f"void run(float* a, float* b) {{ {host} }}")[0]
+    assert sizes.ragged(one, "", {"rows": 64, "cols": 64}, 2, launched) == [found]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
-from harness.kernels.cpp.host import tensors
+from harness.kernels.cpp.host import launches, tensors
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
@@ -179,7 +179,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     """
     texts, host = calls.texts(kernel), calls.host(kernel)
     entry = _entry(kernel, host)
-    known = entry.types(kernel.entry)
+    known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
     maps = tensors.of(host, entry, kernel.entry)
@@ -212,7 +212,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     parameters = _Known(
         values=values, pointers=pointers, types=types, whole=whole, indexed=indexed, scalars=scalars,
-        held=lengths, lengths=pointed.lengths(host, entry, kernel.entry, types),
+        held=lengths, lengths=pointed.lengths(launched, entry, types),
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, strides=list(apart), pitches=list(pitches),
         changed=[p.name for p in pointers if not p.const or p.name in maps],
@@ -252,7 +252,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "__doc__": "Guessed arguments.",
         "axes": first,
         **parameters.written(first),
-        "verify_axes": ({}, *sizes.ragged(entry, calls.reached(texts, entry.body), free, depth)),
+        "verify_axes": ({}, *sizes.ragged(entry, calls.reached(texts, entry.body), free, depth, launched)),
         "unverified": True,
         "extents": property(shape),
         "from_axes": classmethod(filled),

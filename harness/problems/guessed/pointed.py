@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.kernels import text
 from harness.kernels.cpp import elements
-from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import SIZEOF
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.protocol import Struct, Table
@@ -149,12 +149,13 @@ def scalar(kind: str, value: float) -> Any:
     return dtype.type(min(value, np.iinfo(dtype).max) if dtype.kind in "iu" else value)
 
 
-def lengths(host: str, entry: text.Entry, name: str, types: Mapping[str, elements.Type]) -> dict[str, Expr]:
+def lengths(
+    launched: Launch | None, entry: text.Entry, types: Mapping[str, elements.Type]
+) -> dict[str, Expr]:
     """Return the bytes that host code allocates for the pointers of a kernel, in terms of its values.
 
     The size of a type that is not known is that of an element, if the pointer leads to this type.
     """
-    launched = launches.of(host, name)
     numbers = {p.name for p in entry.parameters if not p.pointer}
     written = launched.over([p.name for p in entry.parameters], launched.lengths) if launched else []
     found = {}

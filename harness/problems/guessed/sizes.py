@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.kernels import text
 from harness.kernels.cpp import elements, extents, guesses
+from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.spec import Kernel
 
@@ -101,13 +102,16 @@ def apart(body: str, name: str, pointers: Sequence[str]) -> bool:
     )
 
 
-def ragged(entry: text.Entry, called: str, usual: Mapping[str, int], depth: int) -> list[dict[str, int]]:
+def ragged(
+    entry: text.Entry, called: str, usual: Mapping[str, int], depth: int, launched: Launch | None
+) -> list[dict[str, int]]:
     """Return other sizes for a text that guards its indices, no multiples of its blocks; or nothing.
 
-    Up to three are unequal, so that rows taken for columns show, too; what is compared with nothing may be a
-    pitch, and is as long as the longest. Nothing is returned where a size may have to be a multiple: the
-    text divides one or goes through one in tiles, it or what is `called` with it reads vectors, or more is
-    known of one than the number that is `usual` for all.
+    Up to three are unequal, so that rows taken for columns show, too: in the order of the numbers that they
+    have as `launched`, and equal where one variable is both. What is compared with nothing may be a pitch,
+    and is as long as the longest. Nothing is returned where a size may have to be a multiple: the text
+    divides one or goes through one in tiles, it or what is `called` with it reads vectors, or more is known
+    of one than the number that is `usual` for all.
     """
     loops = list(_loops(entry.body))
     compared = {*re.findall(_COMPARED, entry.body)} & usual.keys()
@@ -129,8 +133,16 @@ def ragged(entry: text.Entry, called: str, usual: Mapping[str, int], depth: int)
     ordered = sorted((n for n in usual if n in compared), key=lambda n: n in guarded)
     if len(ordered) == _UNEQUAL and guarded >= compared:
         ordered = [*ordered[2:], *ordered[:2]]
-    unequal = {n: least + more for n, more in zip(ordered, _APART, strict=False)}
-    return [{n: unequal.get(n, max(unequal.values())) for n in usual}]
+    names = [p.name for p in entry.parameters]
+    numbers = dict(zip(names, launched.numbers, strict=False)) if launched else {}
+    if all(numbers.get(n) for n in ordered):
+        ordered.sort(key=lambda n: numbers[n] or 0)
+    given = zip(names, launched.arguments, strict=False) if launched else ()
+    same = {n: n for n in usual} | {n: f"={argument}" for n, argument in given if argument.isidentifier()}
+    unequal = {
+        n: least + more for n, more in zip(dict.fromkeys(map(same.get, ordered)), _APART, strict=False)
+    }
+    return [{n: unequal.get(same[n], max(unequal.values())) for n in usual}]
 
 
 def _loops(body: str) -> Iterator[str]:
