@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
-from harness.kernels.cpp import extents
+from harness.kernels.cpp import contents, extents
 from harness.kernels.cpp.host import values
 
 NUMBERS = values.constants(["#define K 40\nconst int PAIR = 2;"], (), {})
@@ -69,6 +69,7 @@ def test_elements_of_a_block(use: str, share: int) -> None:
      ("atomicCAS(&x[h], 0xffffffffu, key)", 2**32 - 1),
      ("atomicCAS(x, K, 1)", 40), ("atomicCAS(x + h, old, key)", None), ("while (x[t - 1] == 0) ;", 0),
      ("while (x[0] < n) { __nanosleep(9); }", 0), ("while (x[i] < n) i++", None),
+     ("while (atomicCAS(&y[h], -1, x[i]) >= 0) h = (h + 1)", None),
      ("atomicCAS(x, 017, 1)", 15), ("atomicCAS(x, 08, 1)", 8), ("atomicCAS(x, 0, 1)", 0),
      ("do { j = x[j]; } while (x[j] != i)", None), ("do { if (j) { j--; } } while (x[j] != i)", None),
      ("do { do { j--; } while (x[j] > i); } while (x[j] != i)", None), ("do { } while (x[0] == 0)", 0),
@@ -77,15 +78,33 @@ def test_elements_of_a_block(use: str, share: int) -> None:
      ("atomicAdd((unsigned*)&x[1], 1u)", 0), ("cuda::atomic_ref<int> a(x[i])", 0), ("x[i] = 1", None)],
 )  # fmt: skip
 def test_numbers_that_counters_begin_with(use: str, number: int | None) -> None:
-    assert extents.counts(f"{use};", "x", NUMBERS) == number
-    assert extents.counts(re.sub(r"\bx\b", "m.x", f"{use};"), "m.x", NUMBERS) == number
+    assert contents.counts(f"{use};", "x", NUMBERS) == number
+    assert contents.counts(re.sub(r"\bx\b", "m.x", f"{use};"), "m.x", NUMBERS) == number
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("y[p[i]] = x[i];", True),
+        ("y[p[i] * n + j] += x[i];", True),
+        ("int t = p[i]; y[t] = x[i];", True),
+        ("float* row = y + p[i] * n; row[j] = 0;", True),
+        ("y[i] = x[p[i]];", False),
+        ("int t = p[i]; y[i] = x[t];", False),
+        ("atomicAdd(&y[p[i]], 1);", False),
+        ("p[i] = 0;", False),
+        ("if (p[i] == y[i]) y[i] = 0;", False),
+    ],
+)
+def test_places_to_write_to(body: str, found: bool) -> None:
+    assert contents.targets(body, "p") == found
 
 
 def test_a_lock_that_a_function_takes_is_free() -> None:
     source = "__device__ void lock(int id, int* m) { while (atomicCAS(m, 7, 1) != 7) ; }"
-    assert extents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS, source).counts == 7
-    assert extents.of("lock(x[0], y);", "x", NUMBERS, source).counts is None
-    assert extents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS).counts is None
+    assert contents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS, source).counts == 7
+    assert contents.of("lock(x[0], y);", "x", NUMBERS, source).counts is None
+    assert contents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS).counts is None
 
 
 @pytest.mark.parametrize(
@@ -147,7 +166,7 @@ def test_cells_of_a_border(index: str, border: int) -> None:
     ],
 )
 def test_where_rows_begin(body: str, begins: bool) -> None:
-    assert extents.begins(f"{THREAD} {body}", "p") == begins
+    assert contents.begins(f"{THREAD} {body}", "p") == begins
 
 
 def test_macros_and_functions_of_one_line_are_read_in_indices() -> None:

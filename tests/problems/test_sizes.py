@@ -77,6 +77,29 @@ void all(float* d, int* p, int n) {{
   for (int k = 0; k < n; k++) step<<<grid, block>>>(d, p, n, k);
 }}
 """
+TABLE = """
+__global__ void insert(int* table, const int* keys, int capacity, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  unsigned slot = (unsigned)keys[i] * 2654435761u & (capacity - 1);
+  while (atomicCAS(&table[slot], -1, keys[i]) >= 0) slot = (slot + 1) & (capacity - 1);
+}
+"""
+ATTEND = """
+__global__ void scores(const float* q, const float* keys, float* att, int pos, int dim) {
+  for (int t = threadIdx.x; t <= pos; t += blockDim.x) {
+    float sum = 0;
+    for (int i = 0; i < dim; i++) sum += q[i] * keys[t * dim + i];
+    att[t] = sum;
+  }
+}
+"""
+SCATTER = """
+__global__ void scatter(const float* x, const int* to, float* y, int n, int cols) {
+  int row = blockIdx.x, target = to[row];
+  for (int c = threadIdx.x; c < cols; c += blockDim.x) y[target * cols + c] = x[row * cols + c];
+}
+"""
 SYSTEMS = """
 __global__ void systems(const float* a, float* x, int n) {
   extern float __shared__ s[];
@@ -125,8 +148,16 @@ def test_uneven_sizes_show_a_guard_that_is_wrong(tmp_path: Path, source: str, ol
 
 @pytest.mark.parametrize(
     "source",
-    [PITCHED, slow(HEADS), slow(FLOYD), SYSTEMS],
-    ids=["a pitch in bytes", "strides of items", "the step of a loop", "a block that is an argument"],
+    [PITCHED, slow(HEADS), slow(FLOYD), SYSTEMS, TABLE, ATTEND, SCATTER],
+    ids=[
+        "a pitch in bytes",
+        "strides of items",
+        "the step of a loop",
+        "a block that is an argument",
+        "a power of two",
+        "a position",
+        "places to write to",
+    ],
 )
 def test_right_kernels_with_strides_and_steps_have_no_finding(tmp_path: Path, source: str) -> None:
     code, said = check(tmp_path, source)
@@ -141,6 +172,9 @@ def test_right_kernels_with_strides_and_steps_have_no_finding(tmp_path: Path, so
         (HEADS, "+ blockIdx.x * key_stride", "+ blockIdx.x * head_size"),
         slow(FLOYD, "y == k || ", ""),
         slow(SYSTEMS, "  __syncthreads();\n", ""),
+        slow(TABLE, "& (capacity - 1);\n  while", "& capacity;\n  while"),
+        slow(ATTEND, "keys[t * dim", "keys[(t + 1) * dim"),
+        slow(SCATTER, "target * cols + c] =", "target / 2 * cols + c] ="),
     ],
     ids=[
         "a pitch in bytes",
@@ -148,6 +182,9 @@ def test_right_kernels_with_strides_and_steps_have_no_finding(tmp_path: Path, so
         "strides of items",
         "the step of a loop",
         "a block that is an argument",
+        "a power of two",
+        "a position",
+        "places to write to",
     ],
 )
 def test_and_their_planted_faults_are_found(tmp_path: Path, source: str, old: str, new: str) -> None:

@@ -1,4 +1,4 @@
-"""Guess by the indices of a kernel how long its buffers are, and which of them say where rows begin."""
+"""Guess by the indices of a kernel how long its buffers are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from harness.kernels.cpp.host.values import Values
 _WIDEST = 16  # elements that belong together
 _MOST = 4096  # elements of a thread
 _FAR = 8  # cells of a border
-_NAP = r"__nanosleep\([^()]*\);"
 _FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
@@ -24,22 +23,20 @@ _ROUNDS, _LONGEST = 4, 50_000  # macros in each other, and characters of a body
 
 @dataclass(frozen=True, kw_only=True)
 class Indexed:
-    """The findings of `width`, `border`, `begins`, `counts` and `shares` for a parameter."""
+    """The findings of `width`, `border`, `last` and `shares` for a parameter."""
 
     width: int
     border: int
-    begins: bool
-    counts: int | None = None
+    last: bool = False
     shares: int = 0
 
 
-def of(body: str, name: str, values: Values, source: str = "") -> Indexed:
-    """Return what the indices of a body say of a parameter, a pointer or a size; `source` has functions."""
+def of(body: str, name: str, values: Values) -> Indexed:
+    """Return what the indices of a body say of a parameter, a pointer or a size."""
     return Indexed(
         width=width(body, name, values),
         border=border(body, name),
-        begins=begins(body, name),
-        counts=_first([counts(b, n, values) for b, n in ((body, name), *_passed(source, body, name))]),
+        last=last(body, name),
         shares=shares(body, name, values),
     )
 
@@ -233,72 +230,17 @@ def dimension(body: str, name: str) -> bool:
     return any(re.search(rf"\b{v}\b\s*\*|\*\s*\(?\b{v}\b", body) for v in compared)
 
 
+def last(body: str, name: str) -> bool:
+    """Return True for what is called a position and is one: a loop goes up to it, ``t <= pos``."""
+    called = re.fullmatch(r"(?:\w*_)?(?:pos|position|last|end|idx|index)", name, re.IGNORECASE)
+    return bool(called and re.search(rf"<=\s*{name}\b", body) and not re.search(rf"<\s*{name}\b", body))
+
+
 def border(body: str, size: str) -> int:
     """Return how many cells are added to a size where it is a factor: 2 for ``x[i + (N + 2) * j]``."""
     more = rf"\(\s*{re.escape(size)}\s*\+\s*(\d)\s*\)"
     found = re.findall(rf"{more}\s*\*|\*\s*{more}", body)
     return max((n for pair in found if (n := int("".join(pair))) <= _FAR), default=0)
-
-
-def begins(body: str, pointer: str) -> bool:
-    """Return True where a loop goes from ``pointer[row]`` to ``pointer[row + 1]``, as through rows in CSR."""
-    after = rf"\b{re.escape(pointer)}\s*(?:\[[^];]*\+\s*1\s*\]|\+[^;,)]*\+\s*1\b)"
-    ends = [name for name, value in _ASSIGNED.findall(body) if re.search(after, value)]
-    until = "|".join([after, *(rf"\b{re.escape(name)}\b" for name in ends)])
-    conditions = re.findall(r"\bfor\s*\([^;]*;([^;]*);|\bwhile\s*\(([^;{}]*)\)", body)
-    written = re.search(rf"\b{re.escape(pointer)}\s*\[[^];]*\]\s*(?:[-+*/|&^]?=(?!=)|\+\+|--)", body)
-    return not written and any(re.search(rf"<[^=]*?(?:{until})", "".join(pair)) for pair in conditions)
-
-
-def _first(found: Sequence[int | None]) -> int | None:
-    return next((n for n in found if n is not None), None)
-
-
-def _passed(source: str, body: str, pointer: str) -> Iterator[tuple[str, str]]:
-    """Yield (body, parameter) of the functions of a text to which a body passes a pointer."""
-    for name in dict.fromkeys(re.findall(rf"\b(\w+)\s*\([^;{{}}]*\b{re.escape(pointer)}\b", body)):
-        call = re.search(rf"\b{name}\s*\(([^;{{}}()]*\b{re.escape(pointer)}\b[^;{{}}()]*)\)", body)
-        made = re.search(rf"\b{name}\s*\(([^(){{}};]*)\)\s*\{{", source)
-        if call is None or made is None or (closed := text.closing(source, made.end() - 1)) < 0:
-            continue
-        for given, parameter in zip(text.split(call[1]), text.split(made[1]), strict=False):
-            if re.search(rf"\b{re.escape(pointer)}\b", given):
-                yield source[made.end() : closed], text.parameter(parameter, "").name
-
-
-def counts(body: str, pointer: str, values: Values) -> int | None:
-    """Return the number that counters, flags and free places hold before a launch; None for other contents.
-
-    It is what a compare-and-swap expects that says so, and 0 where atomics add, or a loop waits for a change.
-    """
-    name = rf"(?:\([^()]*\)\s*)?&?\s*\(?\s*{re.escape(pointer)}\b(?!\s*\.)"
-    expected = re.findall(rf"\batomicCAS\w*\s*\(\s*{name}[^,;]*,\s*([-\w]+)\s*,", body)
-    numbers = [n for word in expected if (n := literal(word, values)) is not None]
-    if numbers:
-        return numbers[0]
-    added = rf"\batomic(?:Add|Sub|Inc|Dec|Exch|Or)\w*\s*\(\s*{name}|\batomic_ref\b[^;]*[({{]\s*{name}"
-    waited = rf"\bwhile\s*\([^;{{}}]*{name}[^;{{}}]*\)\s*(?:;|\{{\s*(?:{_NAP})?\s*\}})"
-    return 0 if re.search(f"{added}|{waited}", _without_ends(body)) else None
-
-
-def _without_ends(body: str) -> str:
-    """Return a body without the ``while`` of ``do {...} while (...);``, where its braces do something."""
-    ends = []
-    for at in re.finditer(r"\bdo\s*\{", body):
-        closed = text.closing(body, at.end() - 1)
-        end = re.compile(r"\}\s*while\b").match(body, closed) if closed > 0 else None
-        if end and not re.fullmatch(rf"\s*(?:{_NAP})?\s*", body[at.end() : closed]):
-            ends.append(end.span())
-    for begin, stop in sorted(ends, reverse=True):
-        body = f"{body[: begin + 1]}{body[stop:]}"
-    return body
-
-
-def literal(word: str, values: Values) -> int | None:
-    """Return the number that a word stands for: ``-1``, ``0xffffffffu`` or a name that has one."""
-    if at := re.fullmatch(r"(-?)(?:0[xX]([\da-fA-F]+)|0([0-7]+)|(\d+))[uUlL]*", word):
-        return next(int(at[1] + at[i], base) for i, base in ((2, 16), (3, 8), (4, 10)) if at[i])
-    return values.number(word)
 
 
 def inlined(source: str, entry: text.Entry, *, functions: bool = True) -> str:

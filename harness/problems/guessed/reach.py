@@ -69,7 +69,7 @@ def of(entry: text.Entry, pointers: Sequence[str], sizes: Sequence[str], values:
     tiles = {step for axis, step, added in entry.steps if added and axis not in entry.items}
     factors = {name: frozenset(_factors(entry.body, name)) - tiles for name in pointers}
     words = {word for found in factors.values() for word in found}
-    numbers = {word: extents.literal(word, values) for word in words}
+    numbers = {word: values.literal(word) for word in words}
     return Reach(
         factors=factors,
         sums={name: frozenset(_sums(entry.body, name, sizes)) for name in pointers},

@@ -56,7 +56,18 @@ def usual(
     divided = guesses.divided(entry, threads, numbers)
     found = {n: math.ceil(size / divided.get(n, 1)) * divided.get(n, 1) for n in whole}
     found |= {n: min(found[n], most) for n in whole if (most := extents.room(entry.body, n, numbers))}
+    found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
+    found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
     return found | {n: leaves for n, leaves in guesses.halved(entry, threads).items() if n in whole}
+
+
+def masked(body: str, name: str, size: int) -> int:
+    """Return what is a power of two, as in ``hash & (capacity - 1)``, or one less, ``hash & mask``; or 0."""
+    if re.search(rf"(?<!&)&=?\s*\(\s*{name}\s*-\s*1u?\s*\)|\(\s*{name}\s*-\s*1u?\s*\)\s*&(?!&)", body):
+        return 2 << (size - 1).bit_length()  # of a hash table no more than a half is full
+    if "mask" in name.lower() and re.search(rf"(?<!&)&=?\s*{name}\b|\b{name}\s*&(?!&)", body):
+        return (1 << (size.bit_length() - 1)) - 1
+    return 0
 
 
 def strides(

@@ -184,6 +184,12 @@ class Values:
         except (ExprError, RecursionError):
             return None
 
+    def literal(self, word: str) -> int | None:
+        """Return the number that a word stands for: ``-1``, ``0xffffffffu`` or a name that has one."""
+        if at := re.fullmatch(r"(-?)(?:0[xX]([\da-fA-F]+)|0([0-7]+)|(\d+))[uUlL]*", word):
+            return next(int(at[1] + at[i], base) for i, base in ((2, 16), (3, 8), (4, 10)) if at[i])
+        return self.number(word)
+
     def expressions(self, written: str, arguments: Mapping[str, str]) -> tuple[str, ...]:
         """Return one to three dimensions as expressions over arguments, by their other names.
 

@@ -1,0 +1,106 @@
+"""Guess what the buffers of a kernel hold by what it does with them: rows, counters, places to write to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.kernels import text
+from harness.kernels.cpp.host.values import Values
+
+_NAP = r"__nanosleep\([^()]*\);"
+_ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
+_WRITTEN = re.compile(r"([^;{}=]+?)\s*(?<![<>!=])(?:[-+*/|&^]|<<|>>)?=(?!=)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The findings of `begins`, `counts` and `targets` for a parameter."""
+
+    begins: bool = False
+    counts: int | None = None
+    targets: bool = False
+
+
+def of(body: str, name: str, values: Values, source: str = "") -> Held:
+    """Return what a body says that a pointer holds; `source` has functions to which it may be passed."""
+    return Held(
+        begins=begins(body, name),
+        counts=_first([counts(b, n, values) for b, n in ((body, name), *_passed(source, body, name))]),
+        targets=targets(body, name),
+    )
+
+
+def targets(body: str, pointer: str) -> bool:
+    """Return True where a body writes to places that it reads from a pointer: ``y[at[i]] = x[i]``.
+
+    So it does by ``int t = at[i]; y[t * n + j] = ...`` and by ``row = y + at[i] * n; row[j] = ...``, but not
+    by atomics: no two places are the same then, or threads would race.
+    """
+    read = rf"\b{re.escape(pointer)}\s*\["
+    given = "|".join({name for name, value in _ASSIGNED.findall(body) if re.search(read, value)})
+    place = rf"\[[^;]*(?:{read}|\b(?:{given})\b)|\A\W*(?:{given})\s*\[" if given else rf"\[[^;]*{read}"
+    return any(re.search(place, written) for written in _WRITTEN.findall(body))
+
+
+def begins(body: str, pointer: str) -> bool:
+    """Return True where a loop goes from ``pointer[row]`` to ``pointer[row + 1]``, as through rows in CSR."""
+    after = rf"\b{re.escape(pointer)}\s*(?:\[[^];]*\+\s*1\s*\]|\+[^;,)]*\+\s*1\b)"
+    ends = [name for name, value in _ASSIGNED.findall(body) if re.search(after, value)]
+    until = "|".join([after, *(rf"\b{re.escape(name)}\b" for name in ends)])
+    conditions = re.findall(r"\bfor\s*\([^;]*;([^;]*);|\bwhile\s*\(([^;{}]*)\)", body)
+    written = re.search(rf"\b{re.escape(pointer)}\s*\[[^];]*\]\s*(?:[-+*/|&^]?=(?!=)|\+\+|--)", body)
+    return not written and any(re.search(rf"<[^=]*?(?:{until})", "".join(pair)) for pair in conditions)
+
+
+def _first(found: Sequence[int | None]) -> int | None:
+    return next((n for n in found if n is not None), None)
+
+
+def _passed(source: str, body: str, pointer: str) -> Iterator[tuple[str, str]]:
+    """Yield (body, parameter) of the functions of a text to which a body passes a pointer."""
+    for name in dict.fromkeys(re.findall(rf"\b(\w+)\s*\([^;{{}}]*\b{re.escape(pointer)}\b", body)):
+        call = re.search(rf"\b{name}\s*\(([^;{{}}()]*\b{re.escape(pointer)}\b[^;{{}}()]*)\)", body)
+        made = re.search(rf"\b{name}\s*\(([^(){{}};]*)\)\s*\{{", source)
+        if call is None or made is None or (closed := text.closing(source, made.end() - 1)) < 0:
+            continue
+        for given, parameter in zip(text.split(call[1]), text.split(made[1]), strict=False):
+            if re.search(rf"\b{re.escape(pointer)}\b", given):
+                yield source[made.end() : closed], text.parameter(parameter, "").name
+
+
+def counts(body: str, pointer: str, values: Values) -> int | None:
+    """Return the number that counters, flags and free places hold before a launch; None for other contents.
+
+    It is what a compare-and-swap expects that says so, and 0 where atomics add, or a loop waits for a change.
+    """
+    name = rf"(?:\([^()]*\)\s*)?&?\s*\(?\s*{re.escape(pointer)}\b(?!\s*\.)"
+    expected = re.findall(rf"\batomicCAS\w*\s*\(\s*{name}[^,;]*,\s*([-\w]+)\s*,", body)
+    numbers = [n for word in expected if (n := values.literal(word)) is not None]
+    if numbers:
+        return numbers[0]
+    added = rf"\batomic(?:Add|Sub|Inc|Dec|Exch|Or)\w*\s*\(\s*{name}|\batomic_ref\b[^;]*[({{]\s*{name}"
+    body = _without_ends(body)
+    return 0 if re.search(added, body) or any(re.search(name, head) for head in _waits(body)) else None
+
+
+def _waits(body: str) -> Iterator[str]:
+    """Yield the conditions of the loops that do nothing but wait, ``while (...) ;``."""
+    for at in re.finditer(r"\bwhile\s*\(", body):
+        closed = text.closing(body, at.end() - 1)
+        if re.compile(rf"\)\s*(?:;|\{{\s*(?:{_NAP})?\s*\}})").match(body, closed):
+            yield body[at.end() : closed]
+
+
+def _without_ends(body: str) -> str:
+    """Return a body without the ``while`` of ``do {...} while (...);``, where its braces do something."""
+    ends = []
+    for at in re.finditer(r"\bdo\s*\{", body):
+        closed = text.closing(body, at.end() - 1)
+        end = re.compile(r"\}\s*while\b").match(body, closed) if closed > 0 else None
+        if end and not re.fullmatch(rf"\s*(?:{_NAP})?\s*", body[at.end() : closed]):
+            ends.append(end.span())
+    for begin, stop in sorted(ends, reverse=True):
+        body = f"{body[: begin + 1]}{body[stop:]}"
+    return body

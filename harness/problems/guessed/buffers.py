@@ -1,0 +1,156 @@
+"""Guess how many elements lie behind each pointer of a kernel, and what they are.
+
+The number follows from the sizes that are given: their product, for as many as the text multiplies in an
+index, or what host code allocates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UsageError
+from harness.kernels import text
+from harness.kernels.cpp import contents, elements, extents
+from harness.kernels.cpp.host.values import Values
+from harness.kernels.expr import Expr, ExprError
+from harness.problems.arrays import ArrayProblem
+from harness.problems.guessed import pointed, reach
+from harness.problems.protocol import Axes
+
+_LONGEST = 2**28  # elements of a guess
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """What is known of the parameters of a kernel, and how long its buffers are then.
+
+    types: by name, of `pointers` that of an element; also by the axes of pointers in structs
+    whole: the sizes among `values`; `scalars` has what each value is by default
+    held: elements of pointers that follow from host code or tensor maps
+    lengths: bytes of pointers that host code allocates, in terms of the values
+    changed: the pointers through which the kernel may write
+    depth, size: of how many sizes an array is the product, and each
+    grid: as host code launches it
+    numbers: those to which the text gives names
+    strides, pitches: what leads from one item to the next, and from one row in bytes
+    """
+
+    values: Sequence[text.Parameter]
+    pointers: Sequence[text.Parameter]
+    types: dict[str, Any]
+    whole: Sequence[str]
+    indexed: Mapping[str, extents.Indexed]
+    holds: Mapping[str, contents.Held]
+    scalars: Mapping[str, Any]
+    held: Mapping[str, int]
+    lengths: Mapping[str, Expr]
+    changed: Sequence[str]
+    depth: int
+    size: int
+    grid: Sequence[Expr]
+    entry: text.Entry
+    numbers: Values
+    strides: Sequence[str]
+    pitches: Sequence[str]
+
+    def blocks(self, sizes: Mapping[str, int]) -> int:
+        """Return how many blocks host code launches along x; 0 where that is not known."""
+        known = self.grid and self.grid[0].names <= sizes.keys()
+        with contextlib.suppress(ExprError):  # a launch has none then, and says so
+            return self.grid[0](sizes) if known else 0
+        return 0
+
+    def counted(self, axes: Axes) -> dict[str, int]:
+        """Return the elements of each pointer where `axes` are given."""
+        border = max((self.indexed[n].border for n in self.whole), default=0)
+        counted = {n: int(axes.get(n, self.scalars[n])) + self.indexed[n].last for n in self.whole}
+        sizes = sorted(n + border for n in counted.values()) or [self.size]
+        length = math.prod([*sizes[:1] * (self.depth - len(sizes)), *sizes[-self.depth :]])
+        apart = max((int(axes.get(n, self.scalars[n])) for n in self.strides), default=0)
+        length = max(length, apart * sizes[-1])
+        rows = max((int(axes.get(n, self.scalars[n])) for n in self.pitches), default=0) * sizes[-1]
+        unknown = [p.name for p in self.pointers if p.name not in axes]
+        if large := next((name for name, count in self.held.items() if count > _LONGEST), None):
+            raise UsageError(
+                f"{large} would have {self.held[large]:,} elements: four boxes along each extent",
+                hint="front matter says what it is: [tensormaps]",
+            )
+        if length > _LONGEST and unknown:
+            raise UsageError(
+                f"{unknown[0]} would have {length:,} elements, the product of sizes",
+                hint=f"say how many: -a {unknown[0]}=1000000",
+            )
+        each = {p.name: self.indexed[p.name] for p in self.pointers}
+        found = {name: max(1, length) * at.width + self.holds[name].begins for name, at in each.items()}
+        found = {n: max(count, rows // elements.size(self.types[n])) for n, count in found.items()}
+        blocks = self.blocks(self._numbers(axes))
+        for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
+            if at.shares * blocks >= 2 * found[name]:
+                found[name] = at.shares * blocks
+        few = pointed.entries(max(sizes), length)
+        tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
+        return {**found, **self._allocated(axes), **tables, **self.held}
+
+    def _numbers(self, axes: Axes) -> dict[str, int]:
+        """Return the values as integers."""
+        return {name: int(axes.get(name, value)) for name, value in self.scalars.items()}
+
+    def _allocated(self, axes: Axes) -> dict[str, int]:
+        """Return the elements of the pointers that host code allocates, where `axes` are given."""
+        numbers, found = self._numbers(axes), {}
+        for name, length in self.lengths.items():
+            with contextlib.suppress(ExprError):
+                found[name] = -(-length(numbers) // elements.size(self.types[name]))
+        return {name: count for name, count in found.items() if 0 < count <= _LONGEST}
+
+    def longer(self, problem: Any, reached: Mapping[str, int], grid: Sequence[int]) -> ArrayProblem | None:
+        """Return the problem with the pointers that are longer than guessed; None if there are none.
+
+        With sizes they are at least twice as long: one that is a little shorter than its kernel goes was
+        guessed right, and the kernel goes too far. reached: how far it went, in bytes
+        """
+        sizes = {name: getattr(problem, name) for name in self.whole}
+        fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
+        given, more = problem._given, {}
+        guessed = reached.keys() - given.keys() - self.held.keys() - self.lengths.keys()
+        beyond = [p for p in self.pointers if p.name in guessed]
+        means = reach.of(self.entry, [p.name for p in beyond], self.whole, self.numbers)
+        for p in beyond:
+            count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
+            much = not sizes or count >= 2 * getattr(problem, p.name)
+            if much and not rest and means.explains(p.name, count, sizes, fixed, grid):
+                more[p.name] = count
+        if not more:
+            return None
+        found: Any = type(problem).from_axes({**given, **more})
+        found._given, found._lengthened = given, {name: getattr(problem, name) for name in more}
+        longer: ArrayProblem = found
+        return longer
+
+    def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the attributes of a problem that name its outputs, where pointers have so many elements."""
+        behind = pointed.operands(self.pointers, self.values, self.types, sizes)
+        names = tuple(name for axis in self.changed for name in behind[axis])
+        outputs = names or tuple(p.name for p in self.pointers[:1]) or ("nothing",)
+        return {"outputs": outputs, "output": outputs[0], "updated": frozenset(names)}
+
+    def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        """Return every operand by name."""
+        least, made = min((sizes[name] for name in self.whole), default=1), {}
+        for axis, names in pointed.operands(self.pointers, self.values, self.types, sizes).items():
+            for name in names:
+                x = elements.contents(rng, self.types[axis], sizes[axis], least)
+                held, first = self.holds[axis], self.holds[axis].counts
+                if held.targets and x.dtype.kind in "iu" and x.ndim == 1:  # no two the same
+                    x[...] = np.resize(rng.permutation(min(least, np.iinfo(x.dtype).max)), len(x))
+                if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
+                    x[...] = np.array(first).astype(x.dtype)
+                made[name] = np.sort(x, axis=0) if held.begins else x
+        return made
