@@ -47,6 +47,13 @@ BOTH = """__global__ void both(const float* a, const float* b, float* c, int n, 
   for (; i < whole; i += gridDim.x * blockDim.x) c[i] = i < n ? a[i] : b[i - n];
 }
 """
+STAGED = """__global__ void staged(const float* in, float* out, float alpha, int batches) {
+  for (int b = blockIdx.x; b < batches; b += gridDim.x) {
+    const int at = b * blockDim.x + threadIdx.x;
+    out[at] = in[at] * alpha;
+  }
+}
+"""
 
 
 def check(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
@@ -64,8 +71,9 @@ def check(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
         (ROWS, "-a x=1200 -a y=1200", "i < N", "i <= N"),
         (NORM, "--grid 64,1,1 --block 256,1,1 -a x=16384 -a y=16384", "y[row * DIM", "y[row * DIM + 1"),
         (BOTH, "-a c=2000", "i < whole", "i <= whole"),
+        (STAGED, "-a in=256000 -a out=256000", "b < batches", "b <= batches"),
     ],
-    ids=["planes", "guard", "rows", "norm", "sum"],
+    ids=["planes", "guard", "rows", "norm", "sum", "blocks"],
 )
 def test_a_buffer_is_as_long_as_its_kernel_goes(
     tmp_path: Path, source: str, said: str, right: str, wrong: str

@@ -83,7 +83,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         holds={p.name: contents.of(body, p.name, numbers, plain) for p in pointers},
         held=lengths, lengths=pointed.lengths(launched, entry, types),
         depth=depth, size=size, grid=kernel.grid,
-        entry=entry, numbers=numbers, strides=list(apart), pitches=list(pitches),
+        entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
+        strides=list(apart), pitches=list(pitches),
         changed=[p.name for p in pointers if not p.const or p.name in maps],
     )  # fmt: skip
     limits = pointed.limits(entry.body, values, types)

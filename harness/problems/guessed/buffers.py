@@ -39,6 +39,7 @@ class Parameters:
     depth, size: of how many sizes an array is the product, and each
     grid: as host code launches it
     numbers: those to which the text gives names
+    threads: of a block of one dimension, else 0
     strides, pitches: what leads from one item to the next, and from one row in bytes
     """
 
@@ -57,6 +58,7 @@ class Parameters:
     grid: Sequence[Expr]
     entry: text.Entry
     numbers: Values
+    threads: int
     strides: Sequence[str]
     pitches: Sequence[str]
 
@@ -121,7 +123,7 @@ class Parameters:
         given, more = problem._given, {}
         guessed = reached.keys() - given.keys() - self.held.keys() - self.lengths.keys()
         beyond = [p for p in self.pointers if p.name in guessed]
-        means = reach.of(self.entry, [p.name for p in beyond], self.whole, self.numbers)
+        means = reach.of(self.entry, [p.name for p in beyond], self.whole, self.numbers, self.threads)
         for p in beyond:
             count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
             much = not sizes or count >= 2 * getattr(problem, p.name)

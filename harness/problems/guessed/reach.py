@@ -20,7 +20,8 @@ _LONGEST = 2**24  # elements
 _DEEPEST = 4  # variables in each other
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
-_ASSIGNED = re.compile(r"\b(\w+)\s*(?:\+=|=(?!=))\s*([^;]*)")
+_ASSIGNED = re.compile(r"\b(\w+)\s*(?:\+=|=(?!=))(?=\s*([^;{}]*))")
+_THREADS = re.compile(r"\s*(?:blockDim\s*\.\s*x|\w+\s*\.\s*(?:size|num_threads)\s*\(\s*\))\s*")
 _BLOCK = re.compile(r"\b(?:blockIdx|threadIdx|blockDim|gridDim)\b")
 
 
@@ -64,8 +65,13 @@ class Reach:
         )
 
 
-def of(entry: text.Entry, pointers: Sequence[str], sizes: Sequence[str], values: Values) -> Reach:
-    """Return what the body of a kernel says of its pointers, with the numbers that `values` give names."""
+def of(
+    entry: text.Entry, pointers: Sequence[str], sizes: Sequence[str], values: Values, threads: int
+) -> Reach:
+    """Return what the body of a kernel says of its pointers, with the numbers that `values` give names.
+
+    Its block has so many `threads` along x.
+    """
     tiles = {step for axis, step, added in entry.steps if added and axis not in entry.items}
     factors = {name: frozenset(_factors(entry.body, name)) - tiles for name in pointers}
     words = {word for found in factors.values() for word in found}
@@ -73,7 +79,7 @@ def of(entry: text.Entry, pointers: Sequence[str], sizes: Sequence[str], values:
     return Reach(
         factors=factors,
         sums={name: frozenset(_sums(entry.body, name, sizes)) for name in pointers},
-        values={word: n for word, n in numbers.items() if n is not None and n <= _LARGEST},
+        values={w: n for w, n in numbers.items() if n is not None and n <= _LARGEST} | {"blockDim": threads},
         items=entry.items,
     )
 
@@ -86,12 +92,17 @@ def _factors(body: str, pointer: str) -> Iterator[str]:
     given: dict[str, list[str]] = {}
     for name, value in _ASSIGNED.findall(body):
         given.setdefault(name, []).append(value.partition(",")[0])
+    named = (name for name, values in given.items() if any(map(_THREADS.fullmatch, values)))
+    threads = "|".join([_THREADS.pattern, *named])
     seen, left = set[str](), extents.places(body, pointer)
     for _ in range(_DEEPEST):
         for place in left:
             yield from (word for words in _FACTOR.findall(place) for word in words if word)
         names = {name for place in left for name in re.findall(r"[A-Za-z_]\w*", place)} - seen
         seen |= names
+        meant = [*left, *(value for name in names for value in given.get(name, ()))]
+        if any(re.search(rf"(?<![.\w])[A-Za-z_]\w*\s*\*(?:{threads})", value) for value in meant):
+            yield "blockDim"  # of an item that blocks go through, not of a block's own number
         for name in names:
             yield from re.findall(rf"\b{name}\s*<\s*{_WORD}", body)
         left = [v for name in names for v in given.get(name, ()) if not _BLOCK.search(v)]
