@@ -178,6 +178,37 @@ void run(int n) {
     assert code == 1 and "past the end" in said
 
 
+HISTOGRAM = """
+__global__ void histogram(const unsigned char* x, int* bins, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) atomicAdd(&bins[x[i]], 1);
+}
+int main(int argc, char** argv) {
+  int n = atoi(argv[1]), *bins;
+  unsigned char* x;
+  cudaMalloc(&x, n);
+  cudaMalloc(&bins, 256 * sizeof(int));
+  histogram<<<(n + 255) / 256, 256>>>(x, bins, n);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "length"),
+    [
+        ("atoi(argv[1])", "1 << 20", 256),
+        ("atoi(argv[1])", "atoi(argv[1])", 256),
+        ("atoi(argv[1])", "200", 1000),  # a buffer of all of it, then
+    ],
+)
+def test_a_number_that_does_not_depend_on_sizes(tmp_path: Path, old: str, new: str, length: int) -> None:
+    source = HISTOGRAM.replace(old, new)
+    code, said = check(tmp_path, source)
+    assert code == 0 and f"-a bins={length}" in said
+    code, said = check(tmp_path, source.replace("bins[x[i]]", "bins[x[i] + 256]"))
+    assert code == (length == 256) and ("past the end" in said) == (length == 256)
+
+
 def test_a_pitch_that_the_host_is_given_leads_from_row_to_row() -> None:
     pitched = """
 __global__ void fill(float* x, size_t pitch, int w, int h) {}

@@ -21,6 +21,7 @@ from harness.kernels.expr import Expr, ExprError
 from harness.problems.protocol import Struct, Table
 
 _MOST, _FEWEST, _ELEMENTS = 1024, 64, 2**22  # pointers in a table, and elements behind all of them
+_BYTES = 2**22  # of a buffer whose length host code knows
 
 
 def divided(
@@ -154,19 +155,30 @@ def lengths(
 ) -> dict[str, Expr]:
     """Return the bytes that host code allocates for the pointers of a kernel, in terms of its values.
 
-    The size of a type that is not known is that of an element, if the pointer leads to this type.
+    The size of a type that is not known is that of an element, if the pointer leads to this type. A number
+    counts, as of the bins of a histogram, where it is not known to be as large as one of the sizes.
     """
-    numbers = {p.name for p in entry.parameters if not p.pointer}
-    written = launched.over([p.name for p in entry.parameters], launched.lengths) if launched else []
-    found = {}
-    for p, length in zip(entry.parameters, written, strict=False):
+    if launched is None:
+        return {}
+    names, integers = [p.name for p in entry.parameters], dict[str, int | None]()
+    for p, number in zip(entry.parameters, launched.numbers, strict=False):
+        if not p.pointer and any("int" in kind for kind in elements.numbers(types[p.name])):
+            integers[p.name] = number
+    written, found = launched.over(names, launched.lengths), dict[str, Expr]()
+    for p, length, number in zip(entry.parameters, written, launched.bytes, strict=False):
         size, own = elements.size(types[p.name]), re.findall(r"\w+", p.type)[-1:]
         kinds = {*re.findall(rf"\b{SIZEOF}(\w+)", length)} - {*own}
         same = not kinds or (own and _generic(own[0], entry)) or all(_generic(kind, entry) for kind in kinds)
         if p.pointer and length and same and (size > 1 or SIZEOF not in length):
             with contextlib.suppress(ExprError):
                 found[p.name] = Expr.parse(re.sub(rf"\b{SIZEOF}\w*", str(size), length))
-    return {pointer: length for pointer, length in found.items() if length.names <= numbers}
+        elif (
+            p.pointer
+            and size <= number <= _BYTES
+            and all(n is None or n * size > number for n in integers.values())
+        ):
+            found[p.name] = Expr.parse(number)
+    return {pointer: length for pointer, length in found.items() if length.names <= integers.keys()}
 
 
 def _generic(kind: str, entry: text.Entry) -> bool:

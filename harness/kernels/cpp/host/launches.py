@@ -138,7 +138,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 shared=None if known.mention(arguments, shared) else known.number(shared or "0"),
                 arguments=arguments,
                 blocks=known.expressions(grid, known.called(arguments)),
-                bytes=tuple(held.get(argument, 0) for argument in arguments),
+                bytes=tuple(held.get(allocations.name(argument), 0) for argument in arguments),
                 lengths=tuple(lengths.get(allocations.name(argument), "") for argument in arguments),
                 threads=known.among(arguments, block),
                 numbers=tuple(early.get(argument, known.number(argument)) for argument in arguments),
