@@ -143,6 +143,12 @@ def test_what_is_not_known_is_not_said(old: str, new: str, bias: str) -> None:
     assert lengths(KERNEL + MALLOC.replace(old, new))[1] == bias
 
 
+@pytest.mark.parametrize("alias", ["typedef double Node;", "using Node = double;"])
+def test_the_size_of_an_alias(alias: str) -> None:
+    source = KERNEL + alias + MALLOC.replace("sizeof(*bias)", "sizeof(Node)")
+    assert lengths(source)[1] == "n * (8)" and launches.launches(source)[0].bytes[1] == 300 * 8
+
+
 def test_the_last_allocation_before_the_launch_counts() -> None:
     twice = MALLOC.replace("  add_bias", "  bytes = 0; cudaMalloc(&bias, m * 4);\n  add_bias")
     assert lengths(KERNEL + twice)[:2] == ("(m * n * 4)", "m * 4")

@@ -17,6 +17,7 @@ _VECTORS = re.compile(r"\b(?:vector|(?:device|host)_vector)\s*<[\w\s:]+>\s+([^;]
 _VECTOR = re.compile(r"(\w+)\s*(?:\((.*)\)|=\s*(\w+))", re.DOTALL)
 _RESIZED = re.compile(r"\b(\w+)\s*\.\s*resize\s*\(")
 _BEGIN = re.compile(r"(\w+)\s*\.\s*c?begin\s*\(\s*\)")
+_ALIAS = re.compile(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;")
 _SIZE = re.compile(r"\b(\w+)\.size\(\)")
 _SET = re.compile(r"\b([A-Za-z_]\w*\.[xyz])\s*=(?!=)\s*([^;]{1,100});")
 _DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
@@ -99,6 +100,9 @@ def given(plain: str) -> list[tuple[int, str, str]]:
     given = [(at.start(), at[1], value_at(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
     given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
     given += [(place, f"{name}_size__", number) for place, name, number in vectors(plain)]
+    for at in _ALIAS.finditer(plain):
+        if size := _BYTES.get(at[1] or at[4]):
+            given.append((at.start(), f"{SIZEOF}{at[2] or at[3]}", str(size)))
     given += [(at.start(), at[1], at[2].strip()) for at in _BRACED.finditer(plain)]
     for at in _DIM3.finditer(plain):
         parts = (_DECLARED.match(part) for part in text.split(at[1]))
@@ -231,7 +235,7 @@ class Values:
         parts = []
         for word in re.split(r"([A-Za-z_]\w*)", plain.replace("/", "//")):
             own = word in arguments or word in ("min", "max") or not word.isidentifier()
-            own |= word.startswith(SIZEOF)
+            own |= word.startswith(SIZEOF) and word not in self._texts
             known = word if own else None
             if known is None and (meant := self._texts.get(word)):
                 known = self._expanded(meant, arguments, depth - 1)
