@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +143,32 @@ def test_skipped_for_one_reason_is_said_once() -> None:
     assert [s for s in result.output.splitlines() if s.startswith("skipped")] == [
         "skipped 13_cp_async, 14_warp_tiles, sm_75: needs sm_80, asked for sm_75"
     ]
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("words", [("bench", "--rounds", "5"), ("verify",), ("check",), ("check", "--lines")])
+def test_the_bar_is_full_at_the_end(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def progress(total: int, about: str = "") -> Iterator[Callable[[str], None]]:
+        yield seen.append
+        seen.append(f"{total} steps {about}".strip())
+
+    monkeypatch.setattr(running, "progress", progress)
+    assert harness(words[0], "tiled", "naive", "-a", "N=[16,17]", *words[1:]).exit_code == 0
+    *steps, total = seen
+    ahead = " No GPU (libcuda was not found): in the emulator, 2 kernels, each some seconds"
+    assert total == f"{len(steps)} steps{ahead if words[0] == 'bench' else ''}"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_ahead_is_said_on_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    with running.progress(2, "two steps") as step:
+        step("one")
+        step("another")
+    said = capsys.readouterr().err
+    assert said.startswith("two steps\n") and "1/2" in said if terminal else said == ""
