@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import replace
@@ -76,7 +76,8 @@ def rows(
     inputs cannot be made gives error rows. Raises HarnessError if a process was killed.
     """
     with ExitStack() as owned:
-        pool = None
+        pool: ProcessPoolExecutor | None = None
+        ahead: Iterator[Measurement] | None = None  # rows of the problem before, which are on their way
         if cores() > 1 and sum(len(built) * len(axes_list) for axes_list in points.values()) >= _MANY:
             pool = owned.enter_context(processes(cores()))
         for cls, axes_list in points.items():
@@ -87,28 +88,48 @@ def rows(
                 try:
                     inputs, reference = _inputs(problem, options.seed)
                 except HarnessError as e:
+                    yield from ahead or ()
                     yield from (Measurement.failed_with(one, problem, e) for one in kernels)
                     continue
                 job = (problem, inputs, reference, options)
-                if pool is not None and len(kernels) > 1 and _can_leave(problem):
-                    yield from _apart(pool, kernels, job, progress)
+                if pool is not None and (ahead or len(kernels) > 1) and _can_leave(problem):
+                    begun = _apart(pool, kernels, job, progress)
+                    yield from ahead or ()  # not before: no process waits for the last row of a problem
+                    ahead = begun
                     continue
+                yield from ahead or ()
                 for one in kernels:
                     progress(f"{one.label} {problem.label}")
                     yield row(one, *job)
+        yield from ahead or ()
 
 
 def _apart(
     pool: ProcessPoolExecutor, kernels: Sequence[Built], job: _Job, progress: Progress
 ) -> Iterator[Measurement]:
-    """Emulate one problem in the processes of `pool`, and yield the rows in the order of `kernels`.
+    """Begin to emulate one problem in the processes of `pool`, and return its rows in the order of `kernels`.
 
     Parsed machine code is left out of what is sent where nothing needs it, and put back into the row: sending
-    it takes long. Raises HarnessError if a process was killed.
+    it takes long.
     """
-    problem, *_, options = job
+    options = job[-1]
     lighter = [one if options.as_compiled else replace(one, sass=None) for one in kernels]
-    futures = [pool.submit(row, one, *job) for one in lighter]
+    try:
+        return _arriving(pool, kernels, [pool.submit(row, one, *job) for one in lighter], job[0], progress)
+    except BrokenProcessPool as e:
+        ended = Future[Measurement]()
+        ended.set_exception(e)
+        return _arriving(pool, kernels, [ended] * len(kernels), job[0], progress)
+
+
+def _arriving(
+    pool: ProcessPoolExecutor,
+    kernels: Sequence[Built],
+    futures: Sequence[Future[Measurement]],
+    problem: Problem,
+    progress: Progress,
+) -> Iterator[Measurement]:
+    """Yield the rows of one problem as they arrive. Raises HarnessError if a process was killed."""
     for one, future in zip(kernels, futures, strict=True):
         progress(f"{one.label} {problem.label}")
         try:

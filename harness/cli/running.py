@@ -26,15 +26,17 @@ T = TypeVar("T")
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar on stderr if that is a terminal; yield a function to call with each step's name as
-    it begins.
+def progress(total: int, about: str = "") -> Iterator[Callable[[str], None]]:
+    """Show a progress bar on stderr if that is a terminal, below the line `about` if there is one; yield a
+    function to call with each step's name as it begins.
     """
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda _step: None
         return
     from tqdm import tqdm
 
+    if about:
+        click.echo(terminal.fill(about), err=True)
     out = streams.unfiltered(sys.stderr)
     with tqdm(
         total=total, file=out, leave=False, bar_format="{n_fmt}/{total_fmt} {bar:20} {elapsed} {desc}"
@@ -51,17 +53,21 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def steps(
-    variants: Sequence[Variant], points: Mapping[type[Problem], Sequence[Axes]], rounds: int = 1
+    variants: Sequence[Variant],
+    points: Mapping[type[Problem], Sequence[Axes]],
+    rounds: int = 1,
+    *,
+    baseline: bool = True,
 ) -> int:
     """Return how many steps a run reports to `progress`.
 
     There is one step for each build, and in each round one for each row and two for each point: inputs and
-    baseline.
+    `baseline`, which the emulator has not.
     """
     from harness.problems.registry import resolve
 
     rows = sum(len(points.get(resolve(v.kernel), ())) for v in variants)
-    return len(variants) + rounds * (rows + 2 * sum(map(len, points.values())))
+    return len(variants) + rounds * (rows + (1 + baseline) * sum(map(len, points.values())))
 
 
 def collect(rows: Iterable[T]) -> tuple[list[T], HarnessError | None]:

@@ -278,11 +278,9 @@ def test_a_kernel_that_overwrites_its_input_is_the_one_that_fails(
 
 
 @pytest.mark.exhaustive
-def test_a_bandwidth_above_the_cards_is_refused(
-    context: Context, cache: Cache, fake: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bandwidth_above_the_cards_is_refused(context: Context, cache: Cache, fake: Any) -> None:
     fake.functions["copy"] = (8, 8, 8)
-    monkeypatch.setattr(fake_driver, "MEMORY", 1 << 31)
+    fake.total_memory = 1 << 31
 
     def copy(run: Any) -> None:
         source, target, n = (int.from_bytes(a, "little") for a in run.args)

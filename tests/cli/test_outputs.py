@@ -1,10 +1,12 @@
-"""Files that a command line names by a slip: nothing that is there is overwritten with something else."""
+"""Files that a command line names: written whole or not at all, and nothing is overwritten by a slip."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,42 @@ def test_names_of_their_own_are_written(tmp_path: Path, monkeypatch: pytest.Monk
     for _ in range(2):
         assert harness("history", "a.json", "--json", "new.json", "--html", "new.html").exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"a.json", "new.json", "new.html"}
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_json_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "r.json"
+    assert harness("bench", "tiled", "--json", str(path)).exit_code == 0
+    content = json.loads(path.read_text())
+    assert (content["schema"], content["kind"], content["rows"][0]["kernel"]) == (2, "bench", "03_tiled")
+    assert [p.name for p in path.parent.iterdir()] == ["r.json"]
+    (tmp_path / "file").write_text("")
+    result = harness("bench", "tiled", "--json", str(tmp_path / "file" / "r.json"))
+    assert result.exit_code == 1 and "cannot write" in result.stderr
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_json_never_replaces_a_device_a_link_or_a_kernel(tmp_path: Path, kernel_file: Any) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    result = harness("bench", "tiled", "--json", str(tmp_path / "pipe"))
+    assert result.exit_code == 1 and "not a regular file" in result.stderr
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "real.json").chmod(0o600)
+    (tmp_path / "link.json").symlink_to("real.json")
+    assert harness("bench", "tiled", "--json", str(tmp_path / "link.json")).exit_code == 0
+    assert (tmp_path / "link.json").is_symlink() and "schema" in (tmp_path / "real.json").read_text()
+    assert (tmp_path / "real.json").stat().st_mode & 0o777 == 0o600
+    kernel = kernel_file()
+    before = kernel.read_text()
+    assert harness("sass", str(kernel), "--json", str(kernel)).exit_code == 2
+    assert kernel.read_text() == before
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_names_that_no_file_can_have(tmp_path: Path) -> None:
+    result = harness("bench", "tiled", "--json", str(tmp_path / ("n" * 300)))
+    assert result.exit_code == 1 and "cannot write" in result.stderr
 
 
 __all__ = ["no_gpu"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import streams
+from harness.cli import running, streams
 from harness.errors import HarnessError
 from harness.support import files, tools
 from shared.command import harness, no_gpu
@@ -149,6 +149,29 @@ def test_names_that_a_shell_would_mind(name: str, kernel_file: Any, tmp_path: Pa
     assert result.exit_code == 0, result.output
     result = harness("build", str(path), "-o", str(tmp_path / "out"))
     assert result.exit_code == 0 and len(list((tmp_path / "out").iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    "args", [["list"], ["sass", "tiled"], ["--help"], ["bench", "--help"], ["--version"]]
+)
+def test_a_reader_that_has_enough(args: list[str]) -> None:
+    """`harness sass tiled | head -1` has not failed, and says nothing of it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "harness", *args]
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, check=False, env=tools.environment()
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_closed_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    monkeypatch.setattr(sys, "stderr", None)
+    with running.progress(3) as step:
+        step("goes nowhere, and does not fail")
 
 
 __all__ = ["no_gpu"]

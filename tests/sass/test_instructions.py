@@ -311,6 +311,17 @@ def test_the_second_time_starts_nothing(
         disassemble(cubin, NO_CACHE)
 
 
+def test_without_live_registers_one_answer_is_asked_for_and_a_whole_one_serves(
+    cubin: Cubin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ask = [], nvdisasm.ask
+    monkeypatch.setattr(nvdisasm, "ask", lambda *args: asked.append(len(args[1])) or ask(*args))
+    fewer, whole = disassemble(cubin, Cache(tmp_path / "a"), live=False), disassemble(cubin, Cache(tmp_path))
+    assert asked == [1, 2] and fewer.tally == whole.tally
+    assert fewer.peak is None and whole.peak is not None
+    assert disassemble(cubin, Cache(tmp_path), live=False) == fewer and asked == [1, 2]
+
+
 def test_a_torn_answer_is_asked_for_again(cubin: Cubin, tmp_path: Path) -> None:
     first = disassemble(cubin, Cache(tmp_path))
     (answer,) = tmp_path.rglob("sass.json")

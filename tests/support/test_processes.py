@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import multiprocessing
 import multiprocessing.queues
 import os
@@ -24,7 +25,7 @@ from harness.bench.row import EXPECTED, OK
 from harness.errors import HarnessError
 from harness.kernels import catalog
 from harness.launch import builds
-from harness.problems.gemm import Gemm
+from harness.problems.gemm import GEMMS, Gemm
 from harness.support import processes as workers
 from harness.support import tools
 from harness.support.cache import Cache
@@ -162,11 +163,40 @@ def test_few_rows_and_problems_of_a_file_stay_here(cache: Cache, monkeypatch: py
     assert not emulation._can_leave(Gemm(M=8, N=8, K=8)), "no room"
 
 
-def test_a_process_that_was_killed_is_an_error(cache: Cache) -> None:
+def test_a_problem_is_begun_before_the_last_row_of_the_one_before(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process is idle meanwhile, and one kernel at the end is not run here beside idle processes."""
+    begun: list[str] = []
+
+    class Pool:
+        def submit(self, _row: Any, built: builds.Built, problem: Gemm, *_: Any) -> Future[Any]:
+            begun.append(problem.label)
+            future: Future[Any] = Future()
+            row = emulation.Measurement(label=built.label, built=None, problem=problem, status=OK)
+            future.set_result(row)
+            return future
+
+    monkeypatch.setattr(emulation, "cores", lambda: 2)
+    monkeypatch.setattr(emulation, "_MANY", 1)
+    monkeypatch.setattr(emulation, "processes", lambda _count: contextlib.nullcontext(Pool()))
+    kernels = [catalog.kernel(name).variant() for name in ("02", "03", "21")]
+    built, _ = builds.build_all(kernels, ["sm_90a"], cache, lambda _: None)
+    sizes = {Gemm: [{"N": 8}, {"N": 9}], GEMMS["bf16"]: [{"N": 8}]}
+    found = emulation.rows(built, sizes, Options(), lambda _: None)
+    assert next(found).problem.label == "8" and begun == ["8", "8", "9", "9"]
+    assert [row.problem.label for row in found] == ["8", "9", "9", "8 bf16"] and begun[4:] == ["8 bf16"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_process_that_was_killed_is_an_error(cache: Cache, before: bool) -> None:
     class Killed:
         def submit(self, *_: Any) -> Future[Any]:
+            error = BrokenProcessPool("one was terminated abruptly")
+            if before:
+                raise error
             future: Future[Any] = Future()
-            future.set_exception(BrokenProcessPool("one was terminated abruptly"))
+            future.set_exception(error)
             return future
 
     (one,), _ = builds.build_all([catalog.kernel("02").variant()], ["sm_90a"], cache, lambda _: None)

@@ -158,7 +158,12 @@ def command(
             points = {cls: _first(cls, variants) for cls in points}
     left_out: dict[str, list[str]] | None = None if axis else {}
     with ExitStack() as owned:
-        step = owned.enter_context(running.progress(running.steps(variants, points if gpu else {}, rounds)))
+        step = owned.enter_context(
+            running.progress(
+                running.steps(variants, points, meta["rounds"], baseline=gpu is not None),
+                "" if gpu else _ahead(absent, len(variants)),
+            )
+        )
         target, cache = options.one_arch(arch, gpu), options.open_cache()
         built, skipped = matmul_option.build(
             variants, matmul_option.named(kernels), dtypes, points, target, gpu, cache, step
@@ -201,6 +206,11 @@ def command(
     if ref:
         compared = [r for r in records if r["status"] == "ok" and not r.get("baseline")]
         running.conclude(r.get("decision") or INCONCLUSIVE for r in compared)
+
+
+def _ahead(absent: str, count: int) -> str:
+    """Return what is said before kernels are run without a GPU: how many there are, and what that takes."""
+    return f"{absent}, {'1 kernel' if count == 1 else f'{count} kernels'}, each some seconds"
 
 
 def _children(ctx: click.Context, what: Request, meta: Document) -> apart.Children:

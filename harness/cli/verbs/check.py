@@ -160,7 +160,8 @@ def command(
         budget=budget or emulation.BUDGET,
         until=patience.until(ENDED),
     )
-    with running.progress(running.steps(variants, points)) as step:
+    twice = lines or wanted.html_file is not None  # again in the machine code's widths
+    with running.progress(running.steps(variants, points, 1 + twice, baseline=False)) as step:
         built, skipped = builds.build_all(
             ordered,
             [options.one_arch(arch, None)],
@@ -175,7 +176,7 @@ def command(
         )
         built, points, late = patience.reached(rows, built, skipped, points)
         compiled: list[Measurement] = []
-        if lines or wanted.html_file is not None:
+        if twice:
             again = replace(how, check=False, as_compiled=True, until=patience.until(COUNTED))
             counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}
             compiled, fault = running.collect(_emulated(built, counted, again, step, None if axis else {}))

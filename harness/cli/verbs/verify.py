@@ -94,7 +94,8 @@ def command(
         return
     gpu, absent = options.open_device(device)
     with ExitStack() as owned:
-        step = owned.enter_context(running.progress(running.steps(variants, points)))
+        count = running.steps(variants, points, baseline=gpu is not None)
+        step = owned.enter_context(running.progress(count))
         built, skipped = matmul_option.build(
             variants,
             matmul_option.named(kernels),
