@@ -82,7 +82,7 @@ class Cubin:
         one that the kernel does not use is not there either.
         """
         try:
-            return text.variable(self.ptx, name)
+            return nvrtc.variable(self.ptx, name)
         except SpecError as e:
             raise SpecError(e.what, where=str(self.variant.kernel.path), hint=e.hint) from None
 

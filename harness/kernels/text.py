@@ -1,7 +1,7 @@
 """Read the text of a kernel file: where its front matter stands, and what kernels it has.
 
-For the kernels this is no parser. It finds ``__global__`` functions by their shape, without the preprocessor,
-as a reader would; the compiler has the last word on every name.
+For the kernels this is no parser. It finds ``__global__`` functions by their shape, without the preprocessor
+but for macros that make kernels, as a reader would; the compiler has the last word on every name.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import SpecError, UsageError
+from harness.kernels.cpp.source import macros
 from harness.support import files
 
 OPEN, CLOSE = "/// kernel", "///"
@@ -176,7 +177,7 @@ def entries(source: str) -> list[Entry]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _entries(source: str) -> tuple[Entry, ...]:
-    text = blank(source)
+    text = macros.expanded(source, blank(source))
     found: dict[str, Entry] = {}
     for at in _GLOBAL.finditer(text):
         if (entry := _entry(text, at.start(), at.end())) is not None:
@@ -330,21 +331,3 @@ def _namespaces(before: str) -> Iterator[str]:
         else:
             stack.append(found[1] or "")
     yield from (name for name in stack if name)
-
-
-_VARIABLE = re.compile(
-    r"^\s*(?:\.\w+ )*\.(?:const|global)\b[^;=\n]*?([\w$]+)(?:\[\d*\])?\s*[;=]", re.MULTILINE
-)
-
-
-def variable(ptx: str, name: str) -> str:
-    """Return what a variable of the module is called in `ptx`, where C++ may have mangled `name`.
-
-    Raises SpecError where none is, or several are.
-    """
-    known = [str(found) for found in _VARIABLE.findall(ptx)]
-    found = [s for s in known if s == name or re.search(rf"(?:^_ZL?|\d+\w*?){len(name)}{name}E?$", s)]
-    if len(found) != 1:
-        what = "several variables" if found else "no variable"
-        raise SpecError(f"{what} {name!r} in the code", hint=f"it has {', '.join(known) or 'none'}")
-    return found[0]

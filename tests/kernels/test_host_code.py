@@ -517,7 +517,7 @@ def test_a_kernel_in_a_branch_that_is_not_compiled_is_told(tmp_path: Path, condi
         ("template void Host::run<T>(T* x);", "Host code is left out: <vector>, Host, DECLARE"),
         (
             "__global__ void made_##T(T* x) { *x = lost; }",
-            "errors is left out: DECLARE",
+            "is left out: own::made_float, own::made_double",
         ),
     ],
 )

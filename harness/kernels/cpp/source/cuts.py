@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.kernels import text
 from harness.kernels.cpp import brought
-from harness.kernels.cpp.source import errors
+from harness.kernels.cpp.source import errors, macros
 from harness.kernels.cpp.source.items import Item, items
 
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, which no device code has; others may be a kernel's own
@@ -23,10 +23,7 @@ _FRAMEWORK = re.compile(
 )
 _HOSTED = re.compile(r"<<\s*<|\bmain\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-_MAKES_DEVICE = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(\w+)\((?:\\\n|[^\n])*?__(?:global|device|constant|shared|managed)__",
-    re.MULTILINE,
-)
+_DEVICE = "__(?:global|device|constant|shared|managed)__"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 
 
@@ -45,7 +42,10 @@ def host(texts: dict[str, str], log: str, folders: Sequence[str], partly: bool) 
                     spans[name].setdefault(found.span(), (f"<{found[1]}>", why))
 
     known = _Known(texts)
-    made = {name for content in texts.values() for name in _MAKES_DEVICE.findall(content)}
+    made, kernels = (
+        {name for content in texts.values() for name in macros.makers(content, words)}
+        for words in (_DEVICE, "__global__")
+    )
     hosted = any(_HOSTED.search(text.COMMENT.sub("", content)) for content in texts.values())
     for error in errors.read(log):
         if (file := known.file(error.file)) not in texts:
@@ -57,7 +57,8 @@ def host(texts: dict[str, str], log: str, folders: Sequence[str], partly: bool) 
                 leave(lambda name: _of_host_alone(name) and not brought.is_there(name, folders, texts))
         else:
             for item in _of_host(*known.line(file, error.line)):
-                if item.name not in made:
+                head = re.split(r"[({;]", texts[file][item.begin : item.end], maxsplit=1)[0]
+                if item.name not in made and kernels.isdisjoint(head.split()):
                     spans[file].setdefault((item.begin, item.end), (item.name, error.said))
     for file, found in spans.items():
         _cut(texts, file, found)
