@@ -10,7 +10,7 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import SpecError, UsageError
@@ -32,7 +32,7 @@ _GLOBAL = re.compile(r"\b__global__\b")
 _TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?(?:[^;{}()]|__launch_bounds__\s*\([^()]*\))*\Z")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*([^,()]+)[^()]*\)")
 _BOUNDS_BEFORE = re.compile(r"__launch_bounds__\s*\(\s*(\d+)[^()]*\)\s*\Z")
-_NAME = re.compile(r"([A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
+_NAME = re.compile(r"((?:[A-Za-z_]\w*\s*::\s*)*[A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
 _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "unsigned", "signed", "bool"])
 _HIDDEN = str.maketrans("*&[]", "\0\1\2\3")  # in template arguments, which are no pointers by that
 _SHOWN = str.maketrans("\0\1\2\3", "*&[]")
@@ -178,13 +178,30 @@ def entries(source: str) -> list[Entry]:
 @functools.lru_cache(maxsize=_KEPT)
 def _entries(source: str) -> tuple[Entry, ...]:
     text = macros.expanded(source, blank(source))
+    read = [e for at in _GLOBAL.finditer(text) if (e := _entry(text, at.start(), at.end())) is not None]
+    templates = [entry for entry in read if entry.template]
     found: dict[str, Entry] = {}
-    for at in _GLOBAL.finditer(text):
-        if (entry := _entry(text, at.start(), at.end())) is not None:
-            found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
-            if len(entry.body) > len(found[entry.name].body):
-                found[entry.name] = entry
+    for entry in (e if e.template or e.body else _instance(e, templates) for e in read):
+        found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
+        if len(entry.body) > len(found[entry.name].body):
+            found[entry.name] = entry
     return tuple(entry for entry in found.values() if entry.body or "<" in entry.name)
+
+
+def _instance(entry: Entry, templates: Sequence[Entry]) -> Entry:
+    """Return an explicit instance by the whole name of its template, with the arguments that its types tell.
+
+    What is declared, and is an instance of none of the templates, is returned as it is.
+    """
+    base, _, given = entry.name.partition("<")
+    for template in templates:
+        if f"::{base}".endswith(f"::{template.name}") or f"::{template.name}".endswith(f"::{base}"):
+            types = {p.type: o.type for p, o in zip(template.parameters, entry.parameters, strict=False)}
+            known = split(given.rpartition(">")[0])
+            known += [types.get(p.split()[-1], "") for p in template.template[len(known) :]]
+            whole = f"<{', '.join(filter(None, known))}>" if all(known) or given else ""
+            return replace(entry, name=template.name + whole)
+    return entry
 
 
 def blank(source: str) -> str:
@@ -230,7 +247,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     )
     values = [p.name for p in parameters if not p.pointer]
     return Entry(
-        name="::".join([*_namespaces(text[:begin]), re.sub(r"\s*<\s*", "<", name[1])]),
+        name="::".join([*namespaces(text[:begin]), re.sub(r"\s*(<|::)\s*", r"\1", name[1])]),
         parameters=parameters,
         template=tuple(p.partition("=")[0].rstrip() for p in given),
         defaults=tuple(p.partition("=")[2].strip() for p in given),
@@ -322,7 +339,7 @@ def closing(text: str, at: int) -> int:
     return -1
 
 
-def _namespaces(before: str) -> Iterator[str]:
+def namespaces(before: str) -> Iterator[str]:
     """Yield the namespaces that are open at the end of a text, outermost first."""
     stack: list[str] = []
     for found in _SCOPE.finditer(before):

@@ -16,7 +16,7 @@ from harness.errors import BuildError
 from harness.kernels import catalog, text
 from harness.kernels.compiler import Cubin, compile_kernel
 from harness.kernels.cpp import calls, includes, nvrtc
-from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host import deduced, launches
 from harness.kernels.cpp.source import items
 from harness.support.cache import Cache
 
@@ -434,7 +434,8 @@ def test_a_launch_is_read(host: str, block: Any, grid: Any, shared: Any) -> None
 
 def test_template_arguments_may_be_true_or_false() -> None:
     source = "int main() { const bool twice = true; k<64, twice, false><<<1, 64>>>(x); }"
-    assert launches.instances(source, "k") == ["k<64, 1, 0>"]
+    (launched,) = deduced.launched(source, text.Entry(name="k", parameters=()))
+    assert launched == (["64", "1", "0"], {})
 
 
 def test_a_kernel_is_launched_as_host_code_does(tmp_path: Path) -> None:
