@@ -169,10 +169,12 @@ def translate(
 
 
 def _not_broken(key: str, called: str) -> None:
-    """Raise CompileError where another kernel of the same text had errors that this one has, too."""
+    """Raise CompileError where another kernel of the same text showed that this one does not compile."""
     if broken := _BROKEN.get(key):
         code, log, left = broken
         raise nvrtc.CompileError(code, left.why(log, called))
+    if (known := _LEFT.get(key)) and called in known.device:
+        raise nvrtc.CompileError("NVRTC_ERROR_COMPILATION", known.why("", called))
 
 
 def _refused(key: str, e: nvrtc.CompileError, left: _File, called: str) -> nvrtc.CompileError:
