@@ -6,6 +6,7 @@ that is a parameter of a function of the host is what calls of that function pas
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ _CAST = re.compile(
     r"\(\s*(?:const\s+)?([\w ]+?)\s*(?:const\s*)?\*\s*\)|\w+_cast\s*<\s*(?:const\s+)?([\w ]+?)\s*\*\s*>"
 )
 _DEEPEST, _MOST = 3, 8  # functions in each other, and instances of one launch
+_bodies = functools.lru_cache(maxsize=1)(values.bodies)
 
 
 def launched(source: str, entry: text.Entry) -> Iterator[tuple[list[str], dict[str, str]]]:
@@ -49,7 +51,7 @@ def _types(plain: str, written: str, place: int, *, pointer: bool, depth: int = 
         return [made[1].strip()]
     if not re.fullmatch(r"[A-Za-z_]\w*", written) or depth == _DEEPEST:
         return []
-    around = (f for f in values.bodies(plain) if f[1] < place < f[2] and written in f[3])
+    around = (f for f in _bodies(plain) if f[1] < place < f[2] and written in f[3])
     for begin, opened, _, _ in around:
         if passed := list(_passed(plain, written, begin, opened, pointer=pointer, depth=depth)):
             return passed
@@ -71,10 +73,13 @@ def _passed(plain: str, name: str, begin: int, opened: int, *, pointer: bool, de
     index = next((i for i, p in enumerate(parameters) if re.search(rf"\b{name}\s*\Z", p)), None)
     if function is None or index is None:
         return
+    seen = set[tuple[int, str]]()
     for call in re.finditer(rf"\b{function[1]}\s*(?:<[^;(){{}}]*>)?\s*\(", plain):
         closed = text.closing(plain, call.end() - 1)
         given = text.split(plain[call.end() : closed]) if call.start() != function.start() else []
-        if index < len(given):
+        caller = next((f[0] for f in _bodies(plain) if f[1] < call.start() < f[2]), 0)
+        if index < len(given) and (caller, given[index]) not in seen:
+            seen.add((caller, given[index]))
             yield from _types(plain, given[index], call.start(), pointer=pointer, depth=depth + 1)
 
 

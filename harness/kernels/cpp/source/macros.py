@@ -10,7 +10,7 @@ _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^()]*\))?((?:\\\r?\n|[
 _NOISE = re.compile(r"""/\*.*?\*/|//.*|"(?:\\.|[^"\\])*\"""")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BRACKET = re.compile(r"[()\[\]{},]")
-_DEEPEST, _LONGEST = 8, 2**20  # macros in each other, and characters of all that they make
+_LONGEST = 2**18  # characters of all that macros make
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +68,16 @@ class _Expansion:
     def __init__(self, known: dict[str, list[Macro]], made: set[str]) -> None:
         self._known, self._made, self._room = known, made, _LONGEST
 
-    def of(self, plain: str, place: int | None = None, depth: int = 0) -> str:
-        """Return a text with what it calls; that of a macro has the `place` of its call."""
+    def of(self, plain: str, place: int | None = None, within: frozenset[str] = frozenset()) -> str:
+        """Return a text with what it calls; that of a macro has the `place` of its call.
+
+        As in C++ a macro is none `within` its own text.
+        """
         parts, done = list[str](), 0
         for word in _WORD.finditer(plain):
             here = word.start() if place is None else place
             before = [macro for macro in self._known.get(word[0], ()) if macro.place < here]
-            if word.start() < done or not before or self._room < 0:
+            if word.start() < done or not before or self._room < 0 or word[0] in within:
                 continue
             given, end = list[str](), word.end()
             if before[-1].parameters is not None and not (end := _arguments(plain, end, given)):
@@ -83,8 +86,7 @@ class _Expansion:
             if named or (place is not None and given):
                 body = before[-1].called(given)
                 self._room -= len(body)
-                more = self.of(body, here, depth + 1) if depth < _DEEPEST else body
-                parts += plain[done : word.start()], more
+                parts += plain[done : word.start()], self.of(body, here, within | {word[0]})
                 done = end
         return "".join([*parts, plain[done:]])
 
