@@ -54,7 +54,10 @@ class Patience:
         skipped: Sequence[Skipped],
         points: dict[type[Problem], list[Axes]],
     ) -> tuple[list[Built], dict[type[Problem], list[Axes]], str]:
-        """Return what was built and run, its sizes, and a remark on the others, "" if there are none."""
+        """Return what was built and run, its sizes, and a remark on the others, "" if there are none.
+
+        Of the others without front matter, those that did not compile were not verified either.
+        """
         from harness.bench.row import LATE
         from harness.problems.registry import resolve
 
@@ -67,6 +70,9 @@ class Patience:
         if late:
             more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
             remarks.append(f"NOT RUN, as {self._seconds:g} s were over: {', '.join(late[:_NAMED])}{more}")
-        hint = "--seconds gives more time, --entry names a kernel, and -a has smaller sizes"
-        remark = ". ".join([*remarks, hint]) if remarks else ""
+        if remarks:
+            remarks.append("--seconds gives more time, --entry names a kernel, and -a has smaller sizes")
+        if lost := [one.variant.label for one in skipped if one.failed and one.variant.kernel.plain]:
+            remarks.append(f"NOT COMPILED: {', '.join(lost)}")
+        remark = ". ".join(remarks)
         return left, {cls: axes for cls, axes in points.items() if cls in classes}, remark

@@ -121,9 +121,10 @@ def load_each(path: Path | str) -> list[Kernel]:
     given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
     tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
     named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
-    whole = [name for names in named for name in names if name] or [entry.name for entry in known]
-    include = includes.of_repository(path, source)
-    return [_guessed(source, path, known, name, include) for name in whole]
+    listed = [name for names in named for name in names if name] or [entry.name for entry in known]
+    whole = {"".join(name.split()): name for name in listed}.values()
+    include, alone = includes.of_repository(path, source), len(whole) == len(known) == 1
+    return [_guessed(source, path, known, name, include, alone) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -150,12 +151,12 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     own = kernel.source, kernel.path
-    found = _guessed(*own, known, entry, kernel.include) if kernel.plain else kernel
+    found = _guessed(*own, known, entry, kernel.include, len(known) == 1) if kernel.plain else kernel
     return replace(found, entry=entry, include=kernel.include)
 
 
 def _guessed(
-    source: str, path: Path, known: Sequence[text.Entry], entry: str, include: tuple[str, ...]
+    source: str, path: Path, known: Sequence[text.Entry], entry: str, include: tuple[str, ...], alone: bool
 ) -> Kernel:
     """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
     headers = tuple(includes.included(path, source, include).own.values())
@@ -173,7 +174,7 @@ def _guessed(
         shared=Expr.parse(guess.shared),
         params={},
         include=include,
-        plain=path.stem if len(known) == 1 else f"{path.stem}:{''.join(entry.split())}",
+        plain=path.stem if alone else f"{path.stem}:{''.join(entry.split())}",
     )
 
 

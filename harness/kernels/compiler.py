@@ -82,7 +82,7 @@ class Cubin:
         one that the kernel does not use is not there either.
         """
         try:
-            return text.variable(self.ptx, name)
+            return nvrtc.variable(self.ptx, name)
         except SpecError as e:
             raise SpecError(e.what, where=str(self.variant.kernel.path), hint=e.hint) from None
 
@@ -215,7 +215,9 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
     if known and (name := nvrtc.lowered(variant.entry, known[2])):
         return *known[:3], name
     try:
-        made = host_code.translate(source_text(variant), kernel.path, variant.entry, options, found.own)
+        made = host_code.translate(
+            source_text(variant), kernel.path, variant.entry, options, found.own, partly=bool(kernel.plain)
+        )
     except nvrtc.CompileError as e:
         if e.code == "NVRTC_ERROR_INVALID_OPTION":
             what = " ".join([arch, *kernel.options])
@@ -240,7 +242,8 @@ def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, byte
     there are, for an entry that is none.
     """
     kernel, entry = variant.kernel, variant.entry
-    made = host_code.translate(source_text(variant), kernel.path, "", options, own)
+    partly = bool(kernel.plain)
+    made = host_code.translate(source_text(variant), kernel.path, "", options, own, partly=partly)
     if found := nvrtc.lowered(entry, made.log):
         return made.code, made.ptx, made.log, found
     names = ", ".join(dict.fromkeys(e.name for e in text.entries(kernel.source))) or "none"

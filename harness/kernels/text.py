@@ -1,7 +1,7 @@
 """Read the text of a kernel file: where its front matter stands, and what kernels it has.
 
-For the kernels this is no parser. It finds ``__global__`` functions by their shape, without the preprocessor,
-as a reader would; the compiler has the last word on every name.
+For the kernels this is no parser. It finds ``__global__`` functions by their shape, without the preprocessor
+but for macros that make kernels, as a reader would; the compiler has the last word on every name.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import SpecError, UsageError
+from harness.kernels.cpp.source import macros
 from harness.support import files
 
 OPEN, CLOSE = "/// kernel", "///"
@@ -31,7 +32,7 @@ _GLOBAL = re.compile(r"\b__global__\b")
 _TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?(?:[^;{}()]|__launch_bounds__\s*\([^()]*\))*\Z")
 _BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*([^,()]+)[^()]*\)")
 _BOUNDS_BEFORE = re.compile(r"__launch_bounds__\s*\(\s*(\d+)[^()]*\)\s*\Z")
-_NAME = re.compile(r"([A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
+_NAME = re.compile(r"((?:[A-Za-z_]\w*\s*::\s*)*[A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
 _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "unsigned", "signed", "bool"])
 _HIDDEN = str.maketrans("*&[]", "\0\1\2\3")  # in template arguments, which are no pointers by that
 _SHOWN = str.maketrans("\0\1\2\3", "*&[]")
@@ -176,14 +177,31 @@ def entries(source: str) -> list[Entry]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _entries(source: str) -> tuple[Entry, ...]:
-    text = blank(source)
+    text = macros.expanded(source, blank(source))
+    read = [e for at in _GLOBAL.finditer(text) if (e := _entry(text, at.start(), at.end())) is not None]
+    templates = [entry for entry in read if entry.template]
     found: dict[str, Entry] = {}
-    for at in _GLOBAL.finditer(text):
-        if (entry := _entry(text, at.start(), at.end())) is not None:
-            found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
-            if len(entry.body) > len(found[entry.name].body):
-                found[entry.name] = entry
+    for entry in (e if e.template or e.body else _instance(e, templates) for e in read):
+        found.setdefault(entry.name, entry)  # a declaration and its definition are one kernel
+        if len(entry.body) > len(found[entry.name].body):
+            found[entry.name] = entry
     return tuple(entry for entry in found.values() if entry.body or "<" in entry.name)
+
+
+def _instance(entry: Entry, templates: Sequence[Entry]) -> Entry:
+    """Return an explicit instance by the whole name of its template, with the arguments that its types tell.
+
+    What is declared, and is an instance of none of the templates, is returned as it is.
+    """
+    base, _, given = entry.name.partition("<")
+    for template in templates:
+        if f"::{base}".endswith(f"::{template.name}") or f"::{template.name}".endswith(f"::{base}"):
+            types = {p.type: o.type for p, o in zip(template.parameters, entry.parameters, strict=False)}
+            known = split(given.rpartition(">")[0])
+            known += [types.get(p.split()[-1], "") for p in template.template[len(known) :]]
+            whole = f"<{', '.join(filter(None, known))}>" if all(known) or given else ""
+            return replace(entry, name=template.name + whole)
+    return entry
 
 
 def blank(source: str) -> str:
@@ -229,7 +247,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     )
     values = [p.name for p in parameters if not p.pointer]
     return Entry(
-        name="::".join([*_namespaces(text[:begin]), re.sub(r"\s*<\s*", "<", name[1])]),
+        name="::".join([*namespaces(text[:begin]), re.sub(r"\s*(<|::)\s*", r"\1", name[1])]),
         parameters=parameters,
         template=tuple(p.partition("=")[0].rstrip() for p in given),
         defaults=tuple(p.partition("=")[2].strip() for p in given),
@@ -321,7 +339,7 @@ def closing(text: str, at: int) -> int:
     return -1
 
 
-def _namespaces(before: str) -> Iterator[str]:
+def namespaces(before: str) -> Iterator[str]:
     """Yield the namespaces that are open at the end of a text, outermost first."""
     stack: list[str] = []
     for found in _SCOPE.finditer(before):
@@ -330,21 +348,3 @@ def _namespaces(before: str) -> Iterator[str]:
         else:
             stack.append(found[1] or "")
     yield from (name for name in stack if name)
-
-
-_VARIABLE = re.compile(
-    r"^\s*(?:\.\w+ )*\.(?:const|global)\b[^;=\n]*?([\w$]+)(?:\[\d*\])?\s*[;=]", re.MULTILINE
-)
-
-
-def variable(ptx: str, name: str) -> str:
-    """Return what a variable of the module is called in `ptx`, where C++ may have mangled `name`.
-
-    Raises SpecError where none is, or several are.
-    """
-    known = [str(found) for found in _VARIABLE.findall(ptx)]
-    found = [s for s in known if s == name or re.search(rf"(?:^_ZL?|\d+\w*?){len(name)}{name}E?$", s)]
-    if len(found) != 1:
-        what = "several variables" if found else "no variable"
-        raise SpecError(f"{what} {name!r} in the code", hint=f"it has {', '.join(known) or 'none'}")
-    return found[0]

@@ -15,8 +15,9 @@ from harness.cli import main
 from harness.errors import BuildError
 from harness.kernels import catalog, text
 from harness.kernels.compiler import Cubin, compile_kernel
-from harness.kernels.cpp import calls, host_code, includes, nvrtc
-from harness.kernels.cpp.host import launches
+from harness.kernels.cpp import calls, includes, nvrtc
+from harness.kernels.cpp.host import deduced, launches
+from harness.kernels.cpp.source import items
 from harness.support.cache import Cache
 
 DEVICE = """\
@@ -104,7 +105,8 @@ def test_device_code_is_what_it_is_alone(tmp_path: Path, host_first: bool) -> No
     found = compiled(tmp_path, whole)
     assert found.code == compiled(tmp_path, alone).code
     assert found.warnings == (
-        "Host code is left out: <iostream>, <vector>, <timer_of_ours.h>, values, usage, Timer and 4 more"
+        "Host code is left out: <iostream>, <vector>, values, usage, Timer, stop and 3 more\n"
+        "Not found, and left out: <timer_of_ours.h>"
     )
 
 
@@ -125,7 +127,7 @@ def test_a_file_that_compiles_is_compiled_once(tmp_path: Path, monkeypatch: pyte
         ("struct P { std::vector<int> v; int n; };\n__global__ void k(P p) {}", 1, "error: "),
         ("static_assert(sizeof(int) == 8, \"eight\");\n__global__ void k(int* x) { *x = 1; }", 1, "eight"),
         ("#error no\n__global__ void k(int* x) { *x = 1; }", 1, "no"),
-        ("struct D { __device__ int f(); std::list<int> v; };\n__global__ void k() {}", 1, "error: "),
+        ("struct D { __device__ int f(); std::list<int> v; };\n__global__ void k(D d) {}", 1, "error: "),
     ],
     ids=["undefined", "host-call", "unannotated", "member", "static-assert", "error", "class"],
 )  # fmt: skip
@@ -136,18 +138,20 @@ def test_a_fault_in_device_code_is_told(tmp_path: Path, device: str, line: int, 
     assert "argv" not in error.log and "cudaEventCreate" not in error.log and "<iostream>" not in error.log
 
 
-def test_a_missing_header_of_a_kernel_is_an_error(tmp_path: Path) -> None:
-    """It might define what the kernel depends on. Beside host code it is the host's, if all else compiles."""
+def test_what_compiles_without_a_header_that_is_missing_is_tried(tmp_path: Path) -> None:
+    """It might define what the kernel depends on, so it is named. Front matter makes it an error."""
     (tmp_path / ".git").mkdir()  # or other tests' folders are searched, which have such a header
     source = '#include "sizes.h"\n__global__ void k(int* x) { *x = SIZE; }\n'
-    for whole in (source, source.replace("SIZE", "1"), source + HOST.replace("scale<<<", "k<<<")):
+    hosted = source + HOST.replace("scale<<<", "k<<<")
+    for whole in (source, hosted):
         error = refused(tmp_path, whole)
-        assert 'cannot open source file "sizes.h"' in error.log
+        assert 'cannot open source file "sizes.h"' in error.log and '"SIZE" is undefined' in error.log
         assert "headers are looked for beside the kernel" in error.hint
-    assert (
-        "<sizes.h>"
-        in compiled(tmp_path, source.replace("SIZE", "1") + HOST.replace("scale<<<", "k<<<")).warnings
-    )
+        said = compiled(tmp_path, whole.replace("SIZE", "1")).warnings
+        assert "Not found, and left out: <sizes.h>" in said
+    front = "// K\n// /// kernel\n// entry = 'k'\n// block = [1]\n// tile = [1]\n// ///\n"
+    error = refused(tmp_path, front + source.replace("SIZE", "1"))
+    assert 'cannot open source file "sizes.h"' in error.log
 
 
 def test_a_missing_header_of_a_library_of_the_host_is_the_hosts(tmp_path: Path) -> None:
@@ -317,7 +321,7 @@ def test_a_kernel_that_is_declared_with_other_parameters_too(tmp_path: Path) -> 
         '#include "of_the_host.h"\n__global__ void k(int* x, float y);\n'
         "__global__ void k(int* x) { *x = 1; }\nint main() { k<<<1, 1>>>(x); }\n"
     )
-    assert compiled(tmp_path, source).warnings.startswith("Host code is left out: <of_the_host.h>")
+    assert compiled(tmp_path, source).warnings.endswith("Not found, and left out: <of_the_host.h>")
     twice = source.replace("y);", "y) { *x = 2; }")
     assert "no kernel called 'k'" in str(refused(tmp_path, twice))
 
@@ -380,7 +384,7 @@ def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
 )  # fmt: skip
 def test_declarations_of_a_text(source: str, expected: list[tuple[str, bool]]) -> None:
     plain = text.blank(source)
-    found = [(item.name, item.host) for item in host_code.items(plain, 0, len(plain))]
+    found = [(item.name, item.host) for item in items.items(plain, 0, len(plain))]
     assert [one for one in found if one[0]] == expected
 
 
@@ -393,7 +397,7 @@ def test_any_text_is_taken_apart(source: str) -> None:
     plain = text.blank(source)
     assert len(plain) == len(source)
     end = 0
-    for item in host_code.items(plain, 0, len(plain)):
+    for item in items.items(plain, 0, len(plain)):
         assert end <= item.begin < item.end <= len(plain)
         end = item.end
     launches.launches(source)
@@ -430,7 +434,8 @@ def test_a_launch_is_read(host: str, block: Any, grid: Any, shared: Any) -> None
 
 def test_template_arguments_may_be_true_or_false() -> None:
     source = "int main() { const bool twice = true; k<64, twice, false><<<1, 64>>>(x); }"
-    assert launches.instances(source, "k") == ["k<64, 1, 0>"]
+    (launched,) = deduced.launched(source, text.Entry(name="k", parameters=()))
+    assert launched == (["64", "1", "0"], {})
 
 
 def test_a_kernel_is_launched_as_host_code_does(tmp_path: Path) -> None:
@@ -486,7 +491,7 @@ def test_a_file_that_does_not_compile_is_tried_once(tmp_path: Path, monkeypatch:
     path = tmp_path / "k.cu"
     path.write_text(
         "#include <vector>\nint host() { return std::vector<int>(3).size(); }\n"
-        "__device__ int lost() { return nothing; }\n"
+        "#error nothing\n"
         "__global__ void a(int* x) { *x = 1; }\n__global__ void b(int* x) { *x = 2; }\n"
     )
     said = []
@@ -494,7 +499,7 @@ def test_a_file_that_does_not_compile_is_tried_once(tmp_path: Path, monkeypatch:
         with pytest.raises(BuildError) as e:
             compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))
         said.append(str(e.value))
-    assert all('"nothing" is undefined' in one for one in said) and len(said) == 2
+    assert all("#error" in one for one in said) and len(said) == 2
     assert "b" not in counted
 
 
@@ -508,13 +513,16 @@ def test_a_kernel_in_a_branch_that_is_not_compiled_is_told(tmp_path: Path, condi
 
 
 @pytest.mark.parametrize(
-    ("macro", "compiles"),
+    ("macro", "said"),
     [
-        ("template void Host::run<T>(T* x);", True),
-        ("__global__ void made_##T(T* x) { *x = lost; }", False),  # a kernel's fault is told
+        ("template void Host::run<T>(T* x);", "Host code is left out: <vector>, Host, DECLARE"),
+        (
+            "__global__ void made_##T(T* x) { *x = lost; }",
+            "is left out: own::made_float, own::made_double",
+        ),
     ],
 )
-def test_macros_that_are_called_last_may_be_of_host_code(tmp_path: Path, macro: str, compiles: bool) -> None:
+def test_macros_that_are_called_last_may_be_of_host_code(tmp_path: Path, macro: str, said: str) -> None:
     """Explicit instances for a member of a class that only the host has, without a semicolon."""
     path = tmp_path / "k.cu"
     path.write_text(
@@ -524,11 +532,7 @@ def test_macros_that_are_called_last_may_be_of_host_code(tmp_path: Path, macro: 
         "  DECLARE(float)\n  DECLARE(double)\n}\n"
     )
     kernel = next(kernel for kernel in catalog.find(str(path)) if kernel.entry == "own::k")
-    if compiles:
-        assert "DECLARE" in compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache")).log
-    else:
-        with pytest.raises(BuildError, match='"lost" is undefined'):
-            compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))
+    assert said in compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache")).log
 
 
 def test_an_empty_statement_in_a_class_is_no_member(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
-from harness.kernels.cpp import calls, guesses, host_code
+from harness.kernels.cpp import calls, guesses
 from harness.kernels.cpp.host import launches, values
+from harness.kernels.cpp.source import cuts, items
 
 TILES = """#include "sizes.h"
 __global__ void tiles(const float* a, float* b, int n) {
@@ -174,10 +175,10 @@ def test_more_threads_than_any_gpu_takes_are_told(tmp_path: Path, threads: int, 
 
 def test_of_a_class_in_one_line_the_functions_of_the_host_go() -> None:
     one = "class C { public: __host__ C() : n(0) {} __device__ int get() { return n; } int n; };"
-    found = list(host_code.items(one, 0, len(one)))
-    assert [item.name for item in host_code._of_host(found, 0, len(one))] == ["C"]
-    (whole,) = host_code.items("struct H { std::string s; };", 0, 28)
-    assert [item.name for item in host_code._of_host([whole], 0, 28)] == ["H"]
+    found = list(items.items(one, 0, len(one)))
+    assert [item.name for item in cuts._of_host(found, 0, len(one))] == ["C"]
+    (whole,) = items.items("struct H { std::string s; };", 0, 28)
+    assert [item.name for item in cuts._of_host([whole], 0, 28)] == ["H"]
 
 
 def test_macros_of_headers_are_read_in_indices_and_grids(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def command(
     accesses out of bounds or misaligned, reads of what nothing wrote. Stores of the same value by several
     threads are notices, which fail with --strict. Exit code 1 on a finding or a wrong number, except in a
     kernel that its file marks as broken; 3 if the emulator refused a kernel, which was then not checked, or
-    had no time for it.
+    had no time for it, or if one without front matter does not compile, and others do.
 
     A .cu file without front matter is run with guessed arguments. Its numbers are compared with nothing,
     which with --strict, or where the variable CI is set, is exit code 3.
@@ -196,7 +196,8 @@ def command(
             emulated.print_lines(row, other, style)
     running.explain([], skipped)
     running.warn(built)
-    running.finish(records, skipped, fault or unwritten, late, allow_refused=allow_refused)
+    failed = [one for one in skipped if not one.variant.kernel.plain]  # others are in the remark
+    running.finish(records, failed, fault or unwritten, late, allow_refused=allow_refused)
     _conclude(rows, most, max_ways, strict)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from harness.kernels import text
 from harness.kernels.cpp import calls, conditions, extents
-from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host import deduced, launches
 from harness.kernels.cpp.host.values import Values, constants
 from harness.kernels.expr import Expr, ExprError
 
@@ -37,7 +37,6 @@ _TAKEN = frozenset(
 # What tells a kernel its block, or may: macros and headers of others.
 _GRID = re.compile(r"blockIdx|grid|ctaid|cluster|#\s*include\s*\"|\b[A-Z][A-Z\d_]{4,}\s*\(")
 _THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
-
 _PER_BLOCK = re.compile(r"(?:n(?:um)?_?)?threads_?per_?block|tpb|block_?dim(?:_?x)?", re.IGNORECASE)
 
 
@@ -54,25 +53,29 @@ class Guess:
 def instances(source: str, entry: text.Entry) -> list[str]:
     """Return the instances of a template that a text launches; what one leaves to be deduced is guessed."""
     found = []
-    for name in launches.instances(source, entry.name):
-        given = text.split(name.partition("<")[2].rpartition(">")[0])
-        found.append((len(given) < len(entry.template) and instance(entry, given)) or name)
-    return found
+    for given, types in deduced.launched(source, entry):
+        named = f"{entry.name}<{', '.join(given)}>" if given else ""
+        asked = (given or types) and len(given) < len(entry.template)
+        found.append((instance(entry, given, types) if asked else "") or named)
+    return list(dict.fromkeys(filter(None, found)))
 
 
-def instance(entry: text.Entry, given: Sequence[str] = ()) -> str:
+def instance(entry: text.Entry, given: Sequence[str] = (), types: Mapping[str, str] | None = None) -> str:
     """Return an instance of a template that can be tried, ``k<float, 256>``; "" if none is known.
 
-    After those `given` it has the defaults, float for the type of a number or of what a pointer leads to,
-    false for a bool, and for the threads of a block those that it is launched with.
+    After those `given` it has the `types` of parameters, else the defaults, float for the type of a number or
+    of what a pointer leads to, false for a bool, and for the threads of a block those that it is launched
+    with.
     """
     found = list(given)
     elements = {p.type for p in entry.parameters if p.pointer}
     for parameter, default in list(zip(entry.template, entry.defaults, strict=True))[len(found) :]:
-        named = parameter.startswith(("typename", "class")) and parameter.split()[-1] in elements
+        name = parameter.split()[-1]
+        named = parameter.startswith(("typename", "class")) and name in elements
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
-        threads = _THREADS.fullmatch(parameter.split()[-1]) and str(entry.block[0])
-        found.append(default or number or threads or ("false" if parameter.startswith("bool ") else ""))
+        threads = _THREADS.fullmatch(name) and str(entry.block[0])
+        known = (types or {}).get(name) or default or number or threads
+        found.append(known or ("false" if parameter.startswith("bool ") else ""))
     return f"{entry.name}<{', '.join(found)}>" if found and all(found) else ""
 
 

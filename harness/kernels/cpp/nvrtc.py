@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import BuildError, MissingDependency
+from harness.errors import BuildError, MissingDependency, SpecError
 from harness.kernels.cpp import includes
 from harness.kernels.dtypes import DTYPES, ELEMENT
 
@@ -284,3 +284,21 @@ def absolute(path: Path) -> str:
     PTX unchanged, which then does not assemble, and nvdisasm a backslash into its JSON.
     """
     return re.sub(r"[\n\r;{}\\]", " ", str(path.resolve()).replace('"', "'"))
+
+
+_VARIABLE = re.compile(
+    r"^\s*(?:\.\w+ )*\.(?:const|global)\b[^;=\n]*?([\w$]+)(?:\[\d*\])?\s*[;=]", re.MULTILINE
+)
+
+
+def variable(ptx: str, name: str) -> str:
+    """Return what a variable of the module is called in `ptx`, where C++ may have mangled `name`.
+
+    Raises SpecError where none is, or several are.
+    """
+    known = [str(found) for found in _VARIABLE.findall(ptx)]
+    found = [s for s in known if s == name or re.search(rf"(?:^_ZL?|\d+\w*?){len(name)}{name}E?$", s)]
+    if len(found) != 1:
+        what = "several variables" if found else "no variable"
+        raise SpecError(f"{what} {name!r} in the code", hint=f"it has {', '.join(known) or 'none'}")
+    return found[0]

@@ -32,13 +32,14 @@ _PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[
 _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
 _DECLARED = re.compile(r"[\w*&>]\s+[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
-_ARGUMENTS = re.compile(r"\s*\(([^;{}]{0,500}?)\)\s*;")
+_ARGUMENTS = re.compile(r"\s*\(((?:[^;{}]|\{(?:[^;{}]|\{[^;{}]{0,100}\}){0,200}\}){0,500}?)\)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LOOP = re.compile(r"\bfor\s*(\()\s*(?:[A-Za-z_][\w:]*\s+){0,3}(\w+)\s*=\s*([^;=]{1,100});")
 _BRACED = re.compile(r"\)\s*\{")
 _LARGEST_CLUSTER = 16
 _MOST = 1024  # threads of a block
 _KEPT = 8
+Called = tuple[int, str, str, str, tuple[str, str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +104,7 @@ def launches(source: str) -> list[Launch]:
 def _launches(source: str) -> tuple[Launch, ...]:
     plain = values.sized(text.blank(source))
     defined, given = values.defined(source), values.given(plain)
-    explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
-    types = {name: name for name in _classes(plain)} | dict.fromkeys(_PARAMETER.findall(plain), explicit)
+    types = given_types(plain)
     functions, loops = values.bodies(plain), _loops(plain)
 
     def known_at(place: int) -> values.Values:
@@ -118,7 +118,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
     allocated = allocations.Allocated(plain, functions, known_at)
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
-    for place, name, template, passed, (grid, block, shared) in sorted(_calls(plain)):
+    for place, name, template, passed, (grid, block, shared) in calls(plain):
         known = known_at(place)
         held = {name: size for at, name, size in sizes if at < place}
         arguments = tuple(map(values.uncast, text.split(passed)))
@@ -147,6 +147,12 @@ def _launches(source: str) -> tuple[Launch, ...]:
     return tuple(found)
 
 
+def given_types(plain: str) -> dict[str, str]:
+    """Return what template arguments of a blank text mean: its classes, and what templates are given."""
+    explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
+    return {name: name for name in _classes(plain)} | dict.fromkeys(_PARAMETER.findall(plain), explicit)
+
+
 def _classes(plain: str) -> Iterator[str]:
     """Yield the classes and aliases of a blank text that stand in no other brace."""
     whole, depth, done = values.outside(plain), 0, 0
@@ -157,18 +163,20 @@ def _classes(plain: str) -> Iterator[str]:
             yield at[1] or at[2]
 
 
-def _calls(plain: str) -> Iterator[tuple[int, str, str, str, tuple[str, str, str]]]:
-    """Yield (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
+def calls(plain: str) -> list[Called]:
+    """Return (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
+    found = list[Called]()
     for at in _LAUNCH.finditer(plain):
         grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
         passed = _ARGUMENTS.match(plain, at.end())
-        yield at.start(), at[1], at[2] or "", passed[1] if passed else "", (grid, block, shared)
+        found.append((at.start(), at[1], at[2] or "", passed[1] if passed else "", (grid, block, shared)))
     for at in _CONFIGURED.finditer(plain):
         grid, block, shared = (
             _last(plain[: at.start()], rf"\b{at[1]}\s*\.\s*{member}")
             for member in ("gridDim", "blockDim", "dynamicSmemBytes")
         )
-        yield at.start(), at[2], at[3] or "", at[4], (grid, block, shared)
+        found.append((at.start(), at[2], at[3] or "", at[4], (grid, block, shared)))
+    return sorted(found)
 
 
 def _last(plain: str, name: str) -> str:
@@ -241,11 +249,3 @@ def _alone(entry: str) -> str:
     """Return a kernel's name without namespaces, with its template arguments."""
     name, begun, arguments = entry.partition("<")
     return "".join(f"{name.rpartition('::')[2]}{begun}{arguments}".split())
-
-
-def instances(source: str, template: str) -> list[str]:
-    """Return the instances of a kernel template that a text launches, ``k<16>``, each once."""
-    name = template.rpartition("::")[2]
-    found = [launch.entry.partition("<") for launch in launches(source)]
-    given = [arguments for called, begun, arguments in found if begun and _alone(called) == name]
-    return list(dict.fromkeys(f"{template}<{arguments}" for arguments in given))

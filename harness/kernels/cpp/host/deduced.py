@@ -1,0 +1,101 @@
+"""Deduce what launches leave to be deduced of a kernel template: the classes of functors, and types of data.
+
+``transform<<<grid, block>>>(x, y, n, Square{})`` tells it, where x is declared as ``float* x``. A functor
+that is a parameter of a function of the host is what calls of that function pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+
+from harness.kernels import text
+from harness.kernels.cpp.host import launches, values
+
+_MADE = re.compile(r"([A-Za-z_][\w:]*\s*(?:<[^;(){}]*>)?)\s*[({]")  # Square(), Scale<float>{2}
+_CAST = re.compile(
+    r"\(\s*(?:const\s+)?([\w ]+?)\s*(?:const\s*)?\*\s*\)|\w+_cast\s*<\s*(?:const\s+)?([\w ]+?)\s*\*\s*>"
+)
+_DEEPEST, _MOST = 3, 8  # functions in each other, and instances of one launch
+_bodies = functools.lru_cache(maxsize=1)(values.bodies)
+
+
+def launched(source: str, entry: text.Entry) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """Yield (template arguments, types of further ones by their names) for the launches of a template."""
+    plain = text.blank(source)
+    base = entry.name.rpartition("::")[2]
+    classes = launches.given_types(plain)
+    own = {parameter.split()[-1] for parameter in entry.template}
+    for launch, (place, name, *_) in zip(launches.launches(source), launches.calls(plain), strict=True):
+        if name.rpartition("::")[2] != base:
+            continue
+        given = text.split(launch.entry.partition("<")[2].rpartition(">")[0])
+        found: dict[str, list[str]] = {}
+        for parameter, written in zip(entry.parameters, launch.arguments, strict=False):
+            if parameter.type in own and not found.get(parameter.type):
+                types = _types(plain, written, place, pointer=parameter.pointer)
+                known = (_known(plain, kind, classes) for kind in types)
+                found[parameter.type] = list(dict.fromkeys(filter(None, known)))
+        sure = {name: kinds for name, kinds in found.items() if kinds}
+        for kinds in itertools.islice(itertools.product(*sure.values()), _MOST):
+            yield given, dict(zip(sure, kinds, strict=True))
+
+
+def _types(plain: str, written: str, place: int, *, pointer: bool, depth: int = 0) -> list[str]:
+    """Return the types that an argument may have at a place, or what it leads to, as they are written."""
+    if pointer and (cast := _CAST.match(written)):
+        return [cast[1] or cast[2]]
+    if not pointer and (made := _MADE.match(written)):
+        return [made[1].strip()]
+    if not re.fullmatch(r"[A-Za-z_]\w*", written) or depth == _DEEPEST:
+        return []
+    around = (f for f in _bodies(plain) if f[1] < place < f[2] and written in f[3])
+    for begin, opened, _, _ in around:
+        if passed := list(_passed(plain, written, begin, opened, pointer=pointer, depth=depth)):
+            return passed
+    star = r"[*\s]*\*\s*(?:__restrict__\s*)?" if pointer else r"\s+"
+    declared = rf"([A-Za-z_][\w:]*(?:\s*<[^;(){{}}]{{0,100}}>)?){star}{written}\s*[;,=({{)]"
+    if not (found := list(re.finditer(declared, plain[:place]))):
+        more = rf"([A-Za-z_]\w*)\s*\*[^;(){{}}]{{0,300}}\*\s*{written}\s*[;,=]" if pointer else "(?!)"
+        found = list(re.finditer(more, plain[:place]))
+    if found and found[-1][1] == "auto":
+        value = values.value_at(plain, found[-1].end())
+        return _types(plain, value, found[-1].start(), pointer=pointer, depth=depth + 1)
+    return [found[-1][1].strip()] if found else []
+
+
+def _passed(plain: str, name: str, begin: int, opened: int, *, pointer: bool, depth: int) -> Iterator[str]:
+    """Yield the types that calls pass for the parameter `name` of the function whose head is there."""
+    function = re.search(r"(\w+)\s*\Z", plain[:begin])
+    parameters = text.split(plain[begin + 1 : plain.rfind(")", begin, opened)])
+    index = next((i for i, p in enumerate(parameters) if re.search(rf"\b{name}\s*\Z", p)), None)
+    if function is None or index is None:
+        return
+    seen = set[tuple[int, str]]()
+    for call in re.finditer(rf"\b{function[1]}\s*(?:<[^;(){{}}]*>)?\s*\(", plain):
+        closed = text.closing(plain, call.end() - 1)
+        given = text.split(plain[call.end() : closed]) if call.start() != function.start() else []
+        caller = next((f[0] for f in _bodies(plain) if f[1] < call.start() < f[2]), 0)
+        if index < len(given) and (caller, given[index]) not in seen:
+            seen.add((caller, given[index]))
+            yield from _types(plain, given[index], call.start(), pointer=pointer, depth=depth + 1)
+
+
+def _known(plain: str, kind: str, types: Mapping[str, str]) -> str:
+    """Return a type by its whole name, ``ops::Scale<float>``; "" for one that is not known."""
+    name, begun, inner = kind.partition("<")
+    base = name.strip().rpartition("::")[2]
+    if values.TYPE.fullmatch(kind):
+        return kind
+    if not (at := re.search(rf"\b(?:struct|class)\s+{base}\s*(?:final\s*)?(?::[^;{{}}()]*)?\{{", plain)):
+        return types.get(kind, "")
+    whole = "::".join([*text.namespaces(plain[: at.start()]), base])
+    if not begun:
+        return whole
+    given = [
+        _known(plain, part, types) or values.Values({}).arguments(f"<{part}>", types)[1:-1]
+        for part in text.split(inner.rpartition(">")[0])
+    ]
+    return f"{whole}<{', '.join(given)}>" if all(given) else ""

@@ -1,0 +1,105 @@
+"""Expand the macros that make kernels: those with ``__global__`` in their text, and those that call these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^()]*\))?((?:\\\r?\n|[^\n])*)", re.MULTILINE)
+_NOISE = re.compile(r"""/\*.*?\*/|//.*|"(?:\\.|[^"\\])*\"""")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_BRACKET = re.compile(r"[()\[\]{},]")
+_LONGEST = 2**18  # characters of all that macros make
+
+
+@dataclass(frozen=True, kw_only=True)
+class Macro:
+    """A macro that is defined at `place`; `parameters` is None for one without parentheses."""
+
+    place: int
+    parameters: tuple[str, ...] | None
+    body: str
+
+    def called(self, given: Sequence[str]) -> str:
+        """Return what it stands for with these arguments."""
+        names = dict(zip(self.parameters or (), given, strict=False))
+        if names.pop("...", None) is not None:
+            names["__VA_ARGS__"] = ", ".join(given[len(names) :])
+        whole = re.sub(r"(?<!#)#\s*(?=[A-Za-z_])", "", self.body)
+        whole = _WORD.sub(lambda word: names.get(word[0], word[0]), whole)
+        return re.sub(r"\s*##\s*", "", whole)
+
+
+def makers(source: str, words: str) -> set[str]:
+    """Return the macros whose text has one of `words`, a pattern, or calls one that has."""
+    return _makers(_defined(source), words)
+
+
+def expanded(source: str, plain: str) -> str:
+    """Return `plain`, which is `source` without directives, with the kernels that macros make in it."""
+    known = _defined(source)
+    made = _makers(known, "__global__")
+    return _Expansion(known, made).of(plain) if made else plain
+
+
+def _defined(source: str) -> dict[str, list[Macro]]:
+    """Return the macros of a text by name: several where it defines one anew, or in branches."""
+    found: dict[str, list[Macro]] = {}
+    for at in _DEFINE.finditer(source):
+        given = None if at[2] is None else tuple(re.findall(r"\w+|\.\.\.", at[2]))
+        body = _NOISE.sub(" ", re.sub(r"\\\r?\n", " ", at[3])).strip()
+        if body:  # __global__ is nothing to a compiler of the host
+            found.setdefault(at[1], []).append(Macro(place=at.start(), parameters=given, body=body))
+    return found
+
+
+def _makers(known: dict[str, list[Macro]], words: str) -> set[str]:
+    bodies = {name: " ".join(macro.body for macro in macros) for name, macros in known.items()}
+    found = {name for name, body in bodies.items() if re.search(rf"\b(?:{words})\b", body)}
+    while more := {n for n in bodies.keys() - found if found.intersection(_WORD.findall(bodies[n]))}:
+        found |= more
+    return found
+
+
+class _Expansion:
+    """What the macros `known` stand for: those that make kernels, and all that are called in their texts."""
+
+    def __init__(self, known: dict[str, list[Macro]], made: set[str]) -> None:
+        self._known, self._made, self._room = known, made, _LONGEST
+
+    def of(self, plain: str, place: int | None = None, within: frozenset[str] = frozenset()) -> str:
+        """Return a text with what it calls; that of a macro has the `place` of its call.
+
+        As in C++ a macro is none `within` its own text.
+        """
+        parts, done = list[str](), 0
+        for word in _WORD.finditer(plain):
+            here = word.start() if place is None else place
+            before = [macro for macro in self._known.get(word[0], ()) if macro.place < here]
+            if word.start() < done or not before or self._room < 0 or word[0] in within:
+                continue
+            given, end = list[str](), word.end()
+            if before[-1].parameters is not None and not (end := _arguments(plain, end, given)):
+                continue
+            named = self._made.intersection(_WORD.findall(" ".join([word[0], *given])))
+            if named or (place is not None and given):
+                body = before[-1].called(given)
+                self._room -= len(body)
+                parts += plain[done : word.start()], self.of(body, here, within | {word[0]})
+                done = end
+        return "".join([*parts, plain[done:]])
+
+
+def _arguments(plain: str, at: int, given: list[str]) -> int:
+    """Add the arguments of a call, whose name ends at `at`, to `given`; return where it ends, or 0."""
+    opened = re.compile(r"\s*\(").match(plain, at)
+    depth, begin = 0, opened.end() if opened else 0
+    for mark in _BRACKET.finditer(plain, begin) if opened else ():
+        if depth == 0 and mark[0] in ",)":
+            given.append(plain[begin : mark.start()].strip())
+            begin = mark.end()
+            if mark[0] == ")":
+                return begin
+        depth += (mark[0] in "([{") - (mark[0] in ")]}")
+    return 0
