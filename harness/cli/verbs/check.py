@@ -170,12 +170,11 @@ def command(
             some=not wanted,
             until=patience.until(BUILT),
         )
-        left_out: dict[str, list[str]] = {}
+        compiled, left_out = list[Measurement](), dict[str, list[str]]()
         rows, fault = running.collect(
             patience.kept(_emulated(built, points, how, step, None if axis else left_out))
         )
         built, points, late = patience.reached(rows, built, skipped, points)
-        compiled: list[Measurement] = []
         if twice:
             again = replace(how, check=False, as_compiled=True, until=patience.until(COUNTED))
             counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}

@@ -197,44 +197,6 @@ def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[st
     return called | {name: block if threads < 0 else threads for name, threads in made.items()}
 
 
-def halved(entry: text.Entry, block: int) -> dict[str, int]:
-    """Return the parameters that a loop halves or doubles to, each with the elements of a `block`.
-
-    ``for (d = n >> 1; d > 0; d >>= 1) if (threadIdx.x < d)`` goes up a tree of n leaves, a power of two: each
-    thread has one of them, or two where it says ``2 * threadIdx.x`` or ``threadIdx.x + n / 2``. In a network
-    that sorts, ``for (k = 2; k <= n; k <<= 1)`` with ``threadIdx.x ^ j`` in it, each has one.
-    """
-    thread = text.named(entry.body, r"threadIdx\.x")
-    leaves = 1 << block.bit_length() - 1
-    found = {}
-    for size in (p.name for p in entry.parameters if not p.pointer):
-        half = rf"\(?\s*{size}\s*(?:>>\s*1|/\s*2)\s*\)?"
-        once = r"(?:>>=\s*1|/=\s*2|=\s*\1\s*(?:>>\s*1|/\s*2))"
-        head = rf"\b(\w+)\s*=\s*{half}\s*;\s*\1\s*(?:>\s*0|>=\s*1)?\s*;\s*\1\s*{once}"
-        loop = re.search(head, entry.body)
-        doubled = rf"\b(\w+)\s*=\s*2\s*;\s*\1\s*<=\s*{size}\s*;\s*\1\s*(?:<<=\s*1|\*=\s*2)"
-        if re.search(doubled, entry.body) and re.search(rf"(?:{thread})\s*\^", entry.body):
-            found[size] = leaves
-        if loop and re.search(rf"(?:{thread})\s*<\s*{loop[1]}\b", entry.body):
-            two = rf"\b2\s*\*\s*(?:{thread})\b|\b(?:{thread})\s*(?:\*\s*2\b|<<\s*1\b|\+\s*{half})"
-            found[size] = 2 * leaves if re.search(two, entry.body) else leaves
-    return found
-
-
-def divided(entry: text.Entry, block: int, values: Values) -> dict[str, int]:
-    """Return the parameters of which a text takes whole blocks or tiles alone, each with the elements of one.
-
-    ``n / blockDim.x`` tiles leave the rest out, if nothing is added to that: such an n is a multiple.
-    """
-    found = {}
-    for size in (p.name for p in entry.parameters if not p.pointer):
-        by = re.findall(rf"(?<![\w.])\b{size}\s*/\s*(blockDim\.x|\w+)\s*(?![\w\s+.(\[])", entry.body)
-        parts = {block if word == "blockDim.x" else values.number(word) for word in by} - {None, 2}
-        if len(parts) == 1 and (each := parts.pop()) and each > 2:
-            found[size] = each
-    return found
-
-
 def numbers(texts: Sequence[str], entry: text.Entry, name: str) -> Values:
     """Return the numbers that texts give names to, of those that the kernel `name` may use."""
     own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}

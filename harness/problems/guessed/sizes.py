@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness.kernels import text
-from harness.kernels.cpp import elements, extents, guesses
+from harness.kernels.cpp import elements, extents
 from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.spec import Kernel
@@ -53,12 +53,50 @@ def usual(
     entry: text.Entry, whole: Sequence[str], size: int, threads: int, numbers: Values
 ) -> dict[str, int]:
     """Return what each of the sizes `whole` is by default: `size`, or what the text makes of it."""
-    divided = guesses.divided(entry, threads, numbers)
-    found = {n: math.ceil(size / divided.get(n, 1)) * divided.get(n, 1) for n in whole}
+    parts = divided(entry, threads, numbers)
+    found = {n: math.ceil(size / parts.get(n, 1)) * parts.get(n, 1) for n in whole}
     found |= {n: min(found[n], most) for n in whole if (most := extents.room(entry.body, n, numbers))}
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
-    return found | {n: leaves for n, leaves in guesses.halved(entry, threads).items() if n in whole}
+    return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
+
+
+def halved(entry: text.Entry, block: int) -> dict[str, int]:
+    """Return the parameters that a loop halves or doubles to, each with the elements of a `block`.
+
+    ``for (d = n >> 1; d > 0; d >>= 1) if (threadIdx.x < d)`` goes up a tree of n leaves, a power of two: each
+    thread has one of them, or two where it says ``2 * threadIdx.x`` or ``threadIdx.x + n / 2``. In a network
+    that sorts, ``for (k = 2; k <= n; k <<= 1)`` with ``threadIdx.x ^ j`` in it, each has one.
+    """
+    thread = text.named(entry.body, r"threadIdx\.x")
+    leaves = 1 << block.bit_length() - 1
+    found = {}
+    for size in (p.name for p in entry.parameters if not p.pointer):
+        half = rf"\(?\s*{size}\s*(?:>>\s*1|/\s*2)\s*\)?"
+        once = r"(?:>>=\s*1|/=\s*2|=\s*\1\s*(?:>>\s*1|/\s*2))"
+        head = rf"\b(\w+)\s*=\s*{half}\s*;\s*\1\s*(?:>\s*0|>=\s*1)?\s*;\s*\1\s*{once}"
+        loop = re.search(head, entry.body)
+        doubled = rf"\b(\w+)\s*=\s*2\s*;\s*\1\s*<=\s*{size}\s*;\s*\1\s*(?:<<=\s*1|\*=\s*2)"
+        if re.search(doubled, entry.body) and re.search(rf"(?:{thread})\s*\^", entry.body):
+            found[size] = leaves
+        if loop and re.search(rf"(?:{thread})\s*<\s*{loop[1]}\b", entry.body):
+            two = rf"\b2\s*\*\s*(?:{thread})\b|\b(?:{thread})\s*(?:\*\s*2\b|<<\s*1\b|\+\s*{half})"
+            found[size] = 2 * leaves if re.search(two, entry.body) else leaves
+    return found
+
+
+def divided(entry: text.Entry, block: int, values: Values) -> dict[str, int]:
+    """Return the parameters of which a text takes whole blocks or tiles alone, each with the elements of one.
+
+    ``n / blockDim.x`` tiles leave the rest out, if nothing is added to that: such an n is a multiple.
+    """
+    found = {}
+    for size in (p.name for p in entry.parameters if not p.pointer):
+        by = re.findall(rf"(?<![\w.])\b{size}\s*/\s*(blockDim\.x|\w+)\s*(?![\w\s+.(\[])", entry.body)
+        parts = {block if word == "blockDim.x" else values.number(word) for word in by} - {None, 2}
+        if len(parts) == 1 and (each := parts.pop()) and each > 2:
+            found[size] = each
+    return found
 
 
 def masked(body: str, name: str, size: int) -> int:
