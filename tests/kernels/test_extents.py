@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
-from harness.kernels.cpp import contents, extents
+from harness.kernels.cpp import extents
 from harness.kernels.cpp.host import values
+from harness.problems.guessed import contents
 
 NUMBERS = values.constants(["#define K 40\nconst int PAIR = 2;"], (), {})
 THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"

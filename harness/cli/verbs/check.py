@@ -170,11 +170,12 @@ def command(
             some=not wanted,
             until=patience.until(BUILT),
         )
-        compiled, left_out = list[Measurement](), dict[str, list[str]]()
+        left_out: dict[str, list[str]] = {}
         rows, fault = running.collect(
             patience.kept(_emulated(built, points, how, step, None if axis else left_out))
         )
         built, points, late = patience.reached(rows, built, skipped, points)
+        compiled: list[Measurement] = []
         if twice:
             again = replace(how, check=False, as_compiled=True, until=patience.until(COUNTED))
             counted = points if lines else {cls: listed[:1] for cls, listed in points.items()}
@@ -195,8 +196,13 @@ def command(
             emulated.print_lines(row, other, style)
     running.explain([], skipped)
     running.warn(built)
-    failed = [one for one in skipped if not one.variant.kernel.plain]  # others are in the remark
-    running.finish(records, failed, fault or unwritten, late, allow_refused=allow_refused)
+    running.finish(
+        records,
+        [one for one in skipped if not one.variant.kernel.plain],  # others are in the remark
+        fault or unwritten,
+        late,
+        allow_refused=allow_refused,
+    )
     _conclude(rows, most, max_ways, strict)
 
 

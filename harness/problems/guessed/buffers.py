@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import contents, elements, extents
+from harness.kernels.cpp import elements, extents
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import pointed, reach
+from harness.problems.guessed import contents, pointed, reach
 from harness.problems.protocol import Axes
 
 _LONGEST = 2**28  # elements of a guess
