@@ -15,7 +15,7 @@ from harness.cli import main
 from harness.errors import BuildError
 from harness.kernels import catalog, text
 from harness.kernels.compiler import Cubin, compile_kernel
-from harness.kernels.cpp import calls, includes, nvrtc
+from harness.kernels.cpp import brought, calls, includes, nvrtc
 from harness.kernels.cpp.host import deduced, launches
 from harness.kernels.cpp.source import items
 from harness.support.cache import Cache
@@ -286,6 +286,37 @@ def test_device_code_takes_std_from_cuda(tmp_path: Path, lib: Path) -> None:
     assert 'no member "accumulate"' in error.log
     (folder / "limits").unlink()
     assert "numeric_limits" in refused(tmp_path, source).log
+
+
+@pytest.mark.parametrize(
+    ("helper", "kernel", "count"),
+    [
+        ("int total(const std::vector<int>& x) { return std::max(x[0], 1); }", "*x = 1", 0),
+        ("constexpr int TOP = std::max(2, 1);", "*x = 1", 0),
+        ("constexpr int TOP = std::max(2, 1);", "*x = TOP", 1),
+        ("constexpr int TOP = std::max(2, 1);\nstruct Top { int x[TOP]; };", "*x = Top{}.x[0]", 1),
+        ("constexpr int TOP = std::max(2, 1);\n#define MOST TOP", "*x = 1", 1),  # it may be used
+    ],
+)
+def test_what_only_the_host_uses_takes_no_std_from_cuda(
+    tmp_path: Path, lib: Path, monkeypatch: pytest.MonkeyPatch, helper: str, kernel: str, count: int
+) -> None:
+    (lib / "cuda/std").mkdir(parents=True)
+    (lib / "cuda/std/type_traits").touch()
+    (lib / "cuda/std/algorithm").write_text(
+        "namespace cuda { namespace std {\n"
+        "__host__ __device__ constexpr int max(int a, int b) { return a > b ? a : b; } } }\n"
+    )
+    asked, of_std = list[str](), brought.of_std
+
+    def of_cuda(log: str, folders: Any) -> list[str]:
+        asked.extend(found := list(of_std(log, folders)))
+        return found
+
+    monkeypatch.setattr(brought, "of_std", of_cuda)
+    source = f"#include <vector>\n{helper}\n__global__ void k(int* x) {{ {kernel}; }}\n"
+    compiled(tmp_path, source)
+    assert len(asked) == count
 
 
 @pytest.mark.parametrize(

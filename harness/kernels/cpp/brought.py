@@ -64,8 +64,6 @@ def lines(unknown: set[str], log: str, left: Collection[str], folders: Collectio
     if _REGISTER in log:  # of C++ before 17, in which nvcc takes it
         yield "#define register\n"
     yield from _of_headers(unknown, left, folders)
-    if left:
-        yield from _of_std(log, folders)
 
 
 def _of_headers(unknown: set[str], left: Collection[str], folders: Collection[str]) -> Iterator[str]:
@@ -82,7 +80,7 @@ def _of_headers(unknown: set[str], left: Collection[str], folders: Collection[st
             yield f"#include <{header}>\n"
 
 
-def _of_std(log: str, folders: Iterable[str]) -> Iterator[str]:
+def of_std(log: str, folders: Iterable[str]) -> Iterator[str]:
     """Yield includes of CUDA's standard library for what a log misses in ``std``, where it is installed."""
     missing = set(_OF_STD.findall(log))
     for header, names in _STD.items():

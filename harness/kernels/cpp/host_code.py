@@ -48,14 +48,32 @@ class _File:
         With `partly` that may be any header that is not there and, after host code, device code.
         """
         lines = brought.lines(errors.unknown(log), log, self.host, folders)
-        if more := [line for line in dict.fromkeys(lines) if line not in self.prelude]:
-            self.prelude = "".join(more) + self.prelude
-        elif cut := cuts.host(self.texts, log, folders, partly):
+        # CUDA's standard library takes seconds each time: what only host code uses goes first.
+        if self._bring(lines) or self._leave_unused(log, folders, partly):
+            return True
+        if self.host and self._bring(brought.of_std(log, folders)):
+            return True
+        if cut := cuts.host(self.texts, log, folders, partly):
             self.host |= cut
         elif partly and (cut := cuts.device(self.texts, log)):
             self.device |= {name: "\n\n".join([*self._known(name), why]) for name, why in cut.items()}
         else:
             return False
+        return True
+
+    def _bring(self, lines: Iterable[str]) -> bool:
+        """Begin the text with those of some lines that it does not have; return whether there are any."""
+        more = [line for line in dict.fromkeys(lines) if line not in self.prelude]
+        self.prelude = "".join(more) + self.prelude
+        return bool(more)
+
+    def _leave_unused(self, log: str, folders: Sequence[str], partly: bool) -> bool:
+        """Leave out host code with errors if no device code has a name of it; return whether any went."""
+        texts = dict(self.texts)
+        cut = cuts.host(texts, log, folders, partly)
+        if not cut or not cuts.used(texts).isdisjoint(cut):
+            return False
+        self.texts, self.host = texts, self.host | cut
         return True
 
     def _known(self, name: str) -> list[str]:

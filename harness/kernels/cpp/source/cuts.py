@@ -65,6 +65,24 @@ def host(texts: dict[str, str], log: str, folders: Sequence[str], partly: bool) 
     return {name: why for found in spans.values() for _, (name, why) in sorted(found.items())}
 
 
+def used(texts: Mapping[str, str]) -> set[str]:
+    """Return the words of device code and of directives, and of all that has one of these as its name."""
+    found, left = set[str](), list[tuple[str, list[str]]]()
+    for content in texts.values():
+        plain = text.blank(content)
+        found.update(*(re.findall(r"\w+", directive) for directive in _DIRECTIVE.findall(content)))
+        for item in items(plain, 0, len(plain)):
+            words = re.findall(r"\w+", plain[item.begin : item.end])
+            if item.host and all(part.host for part in item.parts):
+                left.append((item.name, words))
+            else:
+                found.update(words)
+    while named := [one for one in left if one[0] in found]:
+        found.update(*(words for _, words in named))
+        left = [one for one in left if one[0] not in found]
+    return found
+
+
 def device(texts: dict[str, str], log: str) -> dict[str, str]:
     """Blank out what has errors, or asks for an instance that has, in `texts` by file; return them by names.
 
