@@ -36,8 +36,8 @@ import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch, Endless
 from harness.emulator.blocks.delays.stores import Delays
-from harness.emulator.blocks.endless import PATIENCE, Fair
-from harness.emulator.blocks.livelocks import Livelocks
+from harness.emulator.blocks.endless.livelocks import Livelocks
+from harness.emulator.blocks.endless.loops import PATIENCE, Fair
 from harness.emulator.blocks.schedule import Schedule
 from harness.emulator.blocks.slice import Repeats
 from harness.emulator.executable import Executable

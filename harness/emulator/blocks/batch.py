@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.emulator.blocks.barriers import Barriers
-from harness.emulator.blocks.endless import Loops
+from harness.emulator.blocks.endless.loops import Loops
 from harness.emulator.blocks.runner import Runner
 from harness.emulator.group import Group
 from harness.emulator.instructions.predicates import broadcast_mask

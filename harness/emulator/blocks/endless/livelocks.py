@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from harness.emulator.blocks.linear import Entry, Recorder, endless
+from harness.emulator.blocks.endless.linear import Entry, Recorder, endless
 from harness.emulator.blocks.slice import standing_state
 
 if TYPE_CHECKING:
