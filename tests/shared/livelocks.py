@@ -107,7 +107,7 @@ LIVELOCKS = {
         "go = m < TURNS;",
         "go = v[2] == 0;",
         turns=100,
-        long=6000,
+        long=1500,
     ),
     "two warps in ping-pong beside an mbarrier": Livelock(
         """MBARRIERS unsigned at = a, parity = 0;
@@ -123,7 +123,7 @@ LIVELOCKS = {
         "m == -1",
         threads=96,
         turns=100,
-        long=4000,
+        long=1500,
     ),
     "pairs of warps in ping-pong beside an mbarrier, in eight blocks": Livelock(
         """MBARRIERS unsigned at = a, parity = 0; volatile int* f = v + 64 * blockIdx.x;
@@ -218,18 +218,18 @@ LIVELOCKS = {
         """MBARRIERS unsigned at = a;
         if (w == 0) {
           if (t == 0) for (int i = 1, n = 0; v[1] == 0; i++) {
-            v[64 + i % 32] = i; if (i % TURNS == 0 && n < 3 && v[2] == n) { n++; ARRIVE }
+            v[64 + i % 32] = i; if (i % TURNS == 0 && n < 3 && v[2] == n) { __threadfence(); n++; ARRIVE }
           }
         } else {
           for (unsigned parity = 0; parity < 3; parity++) {
-            WAIT __syncwarp(); if (t == 32) v[2] = parity + 1;
+            WAIT __syncwarp(); __threadfence(); if (t == 32) v[2] = parity + 1;
           }
           if (t == 32) v[1] = 1;
         }""",
         "parity < 3",
         "parity < 4",
         turns=64,
-        long=2048,
+        long=512,
     ),
     "a producer that counts while its ring is full": Livelock(
         """MBARRIERS
@@ -264,7 +264,7 @@ LIVELOCKS = {
         "if (i == TURNS)",
         "if (i < 0)",
         turns=100,
-        long=3000,
+        long=2000,
     ),
     "a flag in another block of the cluster": Livelock(
         """__shared__ int flag, beats; unsigned mine = __cvta_generic_to_shared(&flag), far;
@@ -353,7 +353,7 @@ LIVELOCKS = {
         "if (t == 32) v[2] = i;",
         threads=96,
         turns=100,
-        long=3000,
+        long=1000,
     ),
 }
 

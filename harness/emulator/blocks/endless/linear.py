@@ -173,6 +173,26 @@ def endless(launch: Launch, periods: Sequence[Sequence[Entry]]) -> int:
     return int(all(kept))
 
 
+def nears(launch: Launch, periods: Sequence[Sequence[Entry]]) -> int:
+    """Return after how many periods the first comparison that nears its end gets there, 0 for none within the
+    budget.
+    """
+    most = launch.budget * 3 // max(1, sum(len(period) for period in periods))
+    found = []
+    for entries in zip(*periods, strict=False):
+        if len({(entry.who, entry.pc) for entry in entries}) > 1 or len(entries[0].read) != 2:
+            continue
+        if launch.entry.instructions[entries[0].pc].opcode[0] not in _COMPARES:
+            continue
+        change = _change(*(e.read[0] - e.read[1] for e in entries))
+        if change is not None and change.any():
+            gap, lanes = entries[2].read[0] - entries[2].read[1], entries[2].lanes
+            gap, change, lanes = np.broadcast_arrays(gap, change, lanes)
+            near = lanes & (change != 0) & (np.sign(gap) == -np.sign(change))
+            found += (np.abs(gap[near]) // np.abs(change[near]) + 1).tolist()
+    return min((turns for turns in found if turns < most), default=0)
+
+
 def _multiple(launch: Launch, entries: tuple[Entry, Entry, Entry]) -> int:
     """Return how many periods it takes until a rest, or a mask, is the same again as far as it is known."""
     ins = launch.entry.instructions[entries[0].pc]

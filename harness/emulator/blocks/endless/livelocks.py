@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from harness.emulator.blocks.endless.linear import Entry, Recorder, endless
+from harness.emulator.blocks.endless.linear import Entry, Recorder, endless, nears
 from harness.emulator.blocks.slice import standing_state
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _ROUND = 0  # the event
 _MULTIPLE = 256  # of a period that may be one, as where a phase has two parities, and a ring stages
 _PERIODS = 3  # that are recorded, and that have to be seen before
 _LATEST = 6  # parts of what was seen, the last of which repeats itself
+_HOPE = 60  # seconds of this thread for which a comparison that nears its end is waited for, at most
 _SHARE = 0.25  # of the time that recording takes, at most
 
 
@@ -105,7 +106,13 @@ class Livelocks:
             self._note(_ROUND)
         return bool(self.said)
 
+    @property
+    def hopes(self) -> bool:
+        """Return whether something that is compared is about to come out otherwise, and may end a loop."""
+        return time.thread_time() < self._hope
+
     _look: _Look | None = None
+    _hope = 0.0  # until when
 
     def _note(self, event: int) -> None:
         self._trace.append(event)
@@ -140,6 +147,9 @@ class Livelocks:
         found = endless(self._launch, parts) if len(set(look.states)) == 1 else 2
         if found == 1:
             self._judge(look, parts[0])
+        elif turns := nears(self._launch, parts):
+            now = time.thread_time()
+            self._hope = now + min(_HOPE, turns * (now - look.began))
         self._times = self._times * found if 1 < self._times * found <= _MULTIPLE else 1
         self._end()
 

@@ -236,7 +236,7 @@ class Loops:
             if len(self._exits(edge)) == 1:
                 raise batch.too_long(self._source(edge), int(even), int(total))
             self._let_others(edge, seconds)
-        if np.isfinite(left):
+        if np.isfinite(left) or launch.livelocks.hopes:
             self.unbounded.pop(edge.row, None)
             return
         others = self._shared or bool(self.spinning)  # which may still do what it waits for
