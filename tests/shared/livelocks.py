@@ -214,20 +214,18 @@ LIVELOCKS = {
         turns=500,
         long=20000,
     ),
-    "a consumer that waits for a phase too many while the producer goes on": Livelock(
-        """MBARRIERS unsigned at = a;
+    "a consumer that waits for a stage too many while the producer goes on": Livelock(
+        """MBARRIERS
         if (w == 0) {
           if (t == 0) for (int i = 1, n = 0; v[1] == 0; i++) {
-            v[64 + i % 32] = i; if (i % TURNS == 0 && n < 3 && v[2] == n) { __threadfence(); n++; ARRIVE }
+            v[64 + i % 32] = i; if (i % TURNS == 0 && n < 3) { unsigned at = a + 8 * n++; ARRIVE }
           }
         } else {
-          for (unsigned parity = 0; parity < 3; parity++) {
-            WAIT __syncwarp(); __threadfence(); if (t == 32) v[2] = parity + 1;
-          }
-          if (t == 32) v[1] = 1;
+          for (unsigned n = 0; n < 3; n++) { unsigned at = a + 8 * n, parity = 0; WAIT }
+          __syncwarp(); if (t == 32) v[1] = 1;
         }""",
-        "parity < 3",
-        "parity < 4",
+        "unsigned n = 0; n < 3;",
+        "unsigned n = 0; n < 4;",
         turns=64,
         long=512,
     ),
