@@ -46,7 +46,7 @@ def run_grid(launch: Launch) -> None:
             if launch.livelocks.round():
                 lands = True  # from now on, whoever else goes on
                 if not landed and not _come(launch, running, starts):
-                    raise _hangs(launch, running)
+                    return _livelock(launch, running, moves=rounds <= _QUIET)
                 launch.livelocks.restart()
             elif launch.progress != before:
                 rounds = 0
@@ -63,7 +63,7 @@ def run_grid(launch: Launch) -> None:
                 rounds += 1
                 if rounds > (_ROUNDS if polling else _QUIET):
                     deadlock(launch, running)
-                    return
+                    return None
             running = _left(launch, running)
 
 
@@ -77,14 +77,20 @@ def _come(launch: Launch, running: list[Cluster], starts: Iterator[list[int]]) -
     return any(come)
 
 
-def _hangs(launch: Launch, running: list[Cluster]) -> EmulatorError:
-    """Return the error for a livelock, with where the threads of all blocks stand."""
+def _livelock(launch: Launch, running: list[Cluster], *, moves: bool) -> None:
+    """Raise the error for a livelock, with where the threads of all blocks stand.
+
+    moves: memory changes meanwhile; otherwise it is a deadlock
+    """
+    if not moves:
+        deadlock(launch, running)
+        return
     blocks = [block for cluster in running for block in cluster.blocks if not block.ended]
     error = blocks[0].hangs(launch.livelocks.said)
     more = [standing for block in blocks[1:_TOLD] if (standing := block.standing())]
     more += [f"and {len(blocks) - _TOLD} more blocks"] * (len(blocks) > _TOLD)
     error.hint = "; ".join([error.hint, *more])
-    return error
+    raise error
 
 
 def _left(launch: Launch, running: list[Cluster]) -> list[Cluster]:
