@@ -25,7 +25,7 @@ from harness.bench.row import (
     Measurement,
 )
 from harness.emulator import Counts, Emulation
-from harness.emulator.blocks.endless import BUDGET
+from harness.emulator.blocks.endless.loops import BUDGET
 from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, OutOfTime, UsageError
 from harness.launch.builds import Built, Progress
 from harness.launch.emulated import SMS, Memory, Options, launch

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, Record, bind
 from harness.emulator.blocks.delays.loads import Late
-from harness.emulator.blocks.endless import BUDGET
+from harness.emulator.blocks.endless.loops import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
 from harness.emulator.executable import executable, without_collection
 from harness.emulator.hopper.tma.tensormap import TensorMap

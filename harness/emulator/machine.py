@@ -36,7 +36,8 @@ import harness.emulator.instructions.texture.fetch
 import harness.emulator.instructions.warp  # noqa: F401 - the instructions register themselves
 from harness.emulator.blocks.batch import Batch, Endless
 from harness.emulator.blocks.delays.stores import Delays
-from harness.emulator.blocks.endless import PATIENCE, Fair
+from harness.emulator.blocks.endless.livelocks import Livelocks
+from harness.emulator.blocks.endless.loops import PATIENCE, Fair
 from harness.emulator.blocks.schedule import Schedule
 from harness.emulator.blocks.slice import Repeats
 from harness.emulator.executable import Executable
@@ -100,6 +101,7 @@ class Launch:
         self.patience = PATIENCE + sum(a.end - a.start for a in arena.allocations) // 4
         self.alone = False  # one batch of blocks is left, and no other one to come
         self.fair = Fair()
+        self.livelocks = Livelocks(self)
         self.memo = Memo()
         self.underflow = Underflow()
         self.findings = Findings(provisional=check and fine and not (cells or code.asynchronous))
@@ -153,7 +155,7 @@ class Launch:
                 self.delays.turn(idle=idle > 0)
             turns += 1
             running = [batch for batch, *_ in polling]
-            stuck = idle > _ROUNDS or endless.seen(running)
+            stuck = self.livelocks.round() or idle > _ROUNDS or endless.seen(running)
             due = turns % _LOOK[0] == 0 or time.thread_time() > looked + _LOOK[1]
             if polling and due and self.code.slice.complete:
                 looked = time.thread_time()
@@ -169,6 +171,7 @@ class Launch:
                     batch = Batch(self, first, min(at_once, total - first))
                     polling.append((batch, batch.run(), self.hazards))
                     idle, turns, states = 0, 0, Repeats()
+                    self.livelocks.restart()
                     # Whoever waits for a store that is delayed, or a warp that is, does not wait for ever.
                     late = self.delays is not None or self.schedule.holds
                     self.alone = len(polling) == 1 and not left and not late
@@ -176,10 +179,9 @@ class Launch:
                     break
                 elif not fair and any(batch.last.comes(stuck) for batch in running if batch.last):
                     idle, turns, states = 0, 0, Repeats()
+                    self.livelocks.restart()
                 elif stuck:
-                    if said := next(iter(running[0].loops.unbounded.values()), ""):
-                        raise running[0].hangs(said, NotEnded)
-                    raise running[0].hangs("all threads wait, again and again, for what none of them does")
+                    self._stuck(running[0])
             seen = self.progress
             for batch, *_ in polling:
                 if not self.alone:
@@ -187,6 +189,17 @@ class Launch:
             polling = [one for one in self.schedule.turns(polling) if not self._advance(*one)]
             if polling and self.check:  # what a batch that polls has accessed stays with it
                 self.hazards = self._hazard_watch()
+
+    def _stuck(self, batch: Batch) -> None:
+        """Raise EmulatorError for a launch that hangs, unless stores held back may end a livelock."""
+        if said := self.livelocks.said:
+            if self.delays is None or not self.livelocks.once():
+                raise batch.hangs(said)
+            self.delays.end()
+        elif said := next(iter(batch.loops.unbounded.values()), ""):
+            raise batch.hangs(said, NotEnded)
+        else:
+            raise batch.hangs("all threads wait, again and again, for what none of them does")
 
     def _hazard_watch(self) -> HazardWatch:
         return HazardWatch(self.findings, self._describe, self.thread, self.cells, self.code.guesses)

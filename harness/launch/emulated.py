@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harness.driver import tensormap
 from harness.emulator import Buffer, Emulation, Record, TensorMap, emulate, initial_variables
-from harness.emulator.blocks.endless import BUDGET
+from harness.emulator.blocks.endless.loops import BUDGET
 from harness.errors import InspectError
 from harness.launch.builds import Built
 from harness.launch.kernel import NULL, Mapped, cluster, grid, maps, workspace

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.emulator.blocks import endless
-from harness.emulator.blocks.endless import BUDGET
+from harness.emulator.blocks.endless import loops
+from harness.emulator.blocks.endless.loops import BUDGET
 from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
 from shared.speed import slowness
@@ -310,9 +310,9 @@ def test_what_only_takes_long_is_not_cut(what: str, monkeypatch: pytest.MonkeyPa
     """The control: nothing is said of a hang. With a tenth of the emulator's patience, a tenth of the turns
     tries it as much; on a slow machine its seconds are longer.
     """
-    seconds, turns, threads = endless._SLOW
-    monkeypatch.setattr(endless, "_SLOW", (seconds / 10 * slowness(), turns // 10, threads))
-    monkeypatch.setattr(endless, "FIRST", endless.FIRST // 10)
+    seconds, turns, threads = loops._SLOW
+    monkeypatch.setattr(loops, "_SLOW", (seconds / 10 * slowness(), turns // 10, threads))
+    monkeypatch.setattr(loops, "FIRST", loops.FIRST // 10)
     said, _ = run(LONG[what], budget=BUDGET // 10)
     assert not told(said) and "budget" not in said, said
 

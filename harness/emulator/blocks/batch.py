@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.emulator.blocks.barriers import Barriers
-from harness.emulator.blocks.endless import Loops
+from harness.emulator.blocks.endless.loops import Loops
 from harness.emulator.blocks.runner import Runner
 from harness.emulator.group import Group
 from harness.emulator.instructions.predicates import broadcast_mask
@@ -91,6 +91,7 @@ class Batch:
             self.last.hold(launch.code.signals)
         self.barriers = Barriers(self)
         self._columns: dict[tuple[str, int], Array] = {}
+        launch.livelocks.batches[first] = self
 
     def _memory(self) -> tuple[Scratch, Scratch]:
         """Return the shared and the local memory of the blocks."""
@@ -135,6 +136,7 @@ class Batch:
         """Let go of all that the batch has: it, its runners and groups refer to each other, so that Python
         would keep their registers, and the launch, for several launches.
         """
+        del self.launch.livelocks.batches[self.first]
         for runner in self.runners:
             vars(runner.group).clear()
             vars(runner).clear()

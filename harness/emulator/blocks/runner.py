@@ -126,6 +126,11 @@ class Runner:
         """Let others run before the group executes one of the instructions, each time."""
         self._held, self._stops, self._straight = instructions, True, {}
 
+    def record(self, steps: list[Step] | None) -> None:
+        """Execute `steps` in place of the launch's, one by one; None ends that."""
+        self.steps = steps or self.launch.steps
+        self._straight = {} if steps or self._stops else self.launch.code.straight
+
     def comes(self, for_good: bool = False) -> bool:
         """Let what is held come, for nobody else can go on; return whether the group waits for that.
 

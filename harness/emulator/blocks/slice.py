@@ -23,13 +23,14 @@ from harness.emulator.ptx.declarations import BYTES
 if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
     from harness.emulator.executable import Executable
+    from harness.emulator.machine import Launch
     from harness.emulator.ptx.program import Instruction
     from harness.emulator.watch.findings import Source
 
 _CONTROL = {"bra", "brx", "exit", "ret", "trap", "bar", "barrier"}
 _LOADS = {"ld", "ldu", "atom", "cp", "ldmatrix", "wmma", "suld"}
-_STORES = {"st", "red", "atom", "cp", "stmatrix", "wmma", "sust", "sured"}
-_UNKNOWN = {"wgmma", "call", "sust", "sured"}  # what they change is not among registers and memory
+STORES = {"st", "red", "atom", "cp", "stmatrix", "wmma", "sust", "sured"}
+UNKNOWN = {"wgmma", "call", "sust", "sured"}  # what they change is not among registers and memory
 _SPACES = ("global", "shared", "local")
 
 
@@ -56,21 +57,21 @@ def control_slice(code: Executable) -> Slice:
         if ins.opcode[0] in _CONTROL:
             registers |= reads
         elif "sync" in ins.opcode and ins.operands:
-            registers |= _named(code, ins.operands[-1])
+            registers |= named(code, ins.operands[-1])
         if ins.guard and code.paces[ins.index]:  # polls and stores decide who runs next
-            registers |= _named(code, ins.guard)
+            registers |= named(code, ins.guard)
     spaces: set[str] = set()
     before = -1
     while before != len(registers) + len(spaces):
         before = len(registers) + len(spaces)
         for ins in instructions:
             reads, writes = code.registers_of(ins.index)
-            stores = ins.opcode[0] in _STORES and not spaces.isdisjoint(_spaces(ins))
+            stores = ins.opcode[0] in STORES and not spaces.isdisjoint(spaces_of(ins))
             if stores or not registers.isdisjoint(writes):
                 registers |= reads
                 if ins.opcode[0] in _LOADS:
-                    spaces.update(_spaces(ins))
-    strange = any(ins.opcode[0] in _UNKNOWN or asynchronous(ins) for ins in instructions)
+                    spaces.update(spaces_of(ins))
+    strange = any(ins.opcode[0] in UNKNOWN or asynchronous(ins) for ins in instructions)
     return Slice(tuple(sorted(registers)), frozenset(spaces), not strange)
 
 
@@ -83,7 +84,7 @@ def contended(code: Executable) -> tuple[Source, ...]:
     found = [
         ins
         for ins in code.entry.instructions
-        if code.paces[ins.index] == POLL and ins.opcode[0] in _LOADS and "global" in _spaces(ins)
+        if code.paces[ins.index] == POLL and ins.opcode[0] in _LOADS and "global" in spaces_of(ins)
     ]
     if not found:
         return ()
@@ -136,13 +137,13 @@ def guesses(code: Executable) -> frozenset[int]:
     return frozenset(found)
 
 
-def _named(code: Executable, text: str) -> set[int]:
+def named(code: Executable, text: str) -> set[int]:
     """Return the number of the register that an operand names, if it names one."""
     number = code.numbers.get(text.lstrip("!"))
     return set() if number is None else {number}
 
 
-def _spaces(ins: Instruction) -> tuple[str, ...]:
+def spaces_of(ins: Instruction) -> tuple[str, ...]:
     """Return the state spaces that a memory instruction may access: all for a generic address."""
     parts = {part.split("::")[0] for part in ins.opcode}
     if parts & {"param", "const"}:
@@ -170,6 +171,31 @@ class Repeats:
 
 def threads_state(batch: Batch) -> bytes:
     """Return a digest of where the threads of a batch stand and of the registers of their control slice."""
+    digest = hashlib.blake2b(_standing(batch), digest_size=16)
+    for runner in batch.runners:
+        for number in batch.launch.code.slice.registers:
+            digest.update(_bits(runner.group.registers[number], runner.group.shape))
+    return digest.digest()
+
+
+def standing_state(batches: Sequence[Batch], launch: Launch) -> bytes:
+    """Return a digest of where the threads of batches stand, and of what units do and barriers count."""
+    digest = hashlib.blake2b(repr(launch.heap_used).encode(), digest_size=16)
+    clusters = {}
+    for batch in batches:
+        digest.update(_standing(batch))
+        if (cluster := getattr(batch, "cluster", None)) is not None:
+            clusters[id(cluster)] = cluster
+    for cluster in clusters.values():
+        digest.update(repr(len(cluster.pending)).encode())
+        for address, barrier in sorted(cluster.barriers.items()):
+            counts = address, barrier.count, barrier.pending, barrier.bytes, barrier.phase & 1
+            digest.update(repr(counts).encode())
+    return digest.digest()
+
+
+def _standing(batch: Batch) -> bytes:
+    """Return a digest of where the threads of a batch stand, and of arrivals at its barriers."""
     digest = hashlib.blake2b(digest_size=16)
 
     def note(*values: object) -> None:
@@ -179,16 +205,13 @@ def threads_state(batch: Batch) -> bytes:
     for key, arrived in sorted(batch.barriers.arrivals.items()):
         note(key, arrived.tolist())
     for runner in batch.runners:
-        group = runner.group
         note(runner.polls, runner.members.forced)
         waiting = {w.pc: w.where for w in runner.waiting}
         for lanes in (runner.ready, runner.later, runner.parked, waiting, {0: runner.members.ended}):
             note(len(lanes))
             for pc in sorted(lanes):
                 note(pc)
-                digest.update(_bits(lanes[pc], group.shape))
-        for number in batch.launch.code.slice.registers:
-            digest.update(_bits(group.registers[number], group.shape))
+                digest.update(_bits(lanes[pc], runner.group.shape))
     return digest.digest()
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 RESIDENT = 32  # blocks that run at a time, unless they wait for others
 _QUIET = 2  # turns without progress after which nothing moves any more, unless threads poll
+_TOLD = 8  # blocks of which it is told where their threads stand
 _ROUNDS = 1000  # turns in which threads may poll without progress
 
 
@@ -29,7 +30,7 @@ def run_grid(launch: Launch) -> None:
         starts = iter(launch.schedule.order(list(starts)))
     at_once = max(1, RESIDENT // (launch.cluster.x * launch.cluster.y * launch.cluster.z))
     running: list[Cluster] = []
-    rounds = 0
+    rounds, lands = 0, False
     with launch.underflow.watching():
         while True:
             while len(running) < at_once and (blocks := next(starts, None)) is not None:
@@ -41,7 +42,13 @@ def run_grid(launch: Launch) -> None:
             before = launch.progress
             for cluster in launch.schedule.turns(running):
                 cluster.advance()
-            if launch.progress != before:
+            landed = lands and sum(cluster.land_one() for cluster in running)
+            if launch.livelocks.round():
+                lands = True  # from now on, whoever else goes on
+                if not landed and not _come(launch, running, starts):
+                    return _livelock(launch, running, moves=rounds <= _QUIET)
+                launch.livelocks.restart()
+            elif launch.progress != before:
                 rounds = 0
             elif sum(cluster.land_one() for cluster in running) == 0:
                 blocks = next(starts, None)
@@ -56,8 +63,34 @@ def run_grid(launch: Launch) -> None:
                 rounds += 1
                 if rounds > (_ROUNDS if polling else _QUIET):
                     deadlock(launch, running)
-                    return
+                    return None
             running = _left(launch, running)
+
+
+def _come(launch: Launch, running: list[Cluster], starts: Iterator[list[int]]) -> bool:
+    """Let come what others may wait for, although they go on: what lands, blocks, what is held."""
+    come = [cluster.land_one() for cluster in running]
+    if (blocks := next(starts, None)) is not None:
+        running.append(Cluster(launch, blocks))
+        come.append(True)
+    come += [block.last.comes(True) for cluster in running for block in cluster.blocks if block.last]
+    return any(come)
+
+
+def _livelock(launch: Launch, running: list[Cluster], *, moves: bool) -> None:
+    """Raise the error for a livelock, with where the threads of all blocks stand.
+
+    moves: memory changes meanwhile; otherwise it is a deadlock
+    """
+    if not moves:
+        deadlock(launch, running)
+        return
+    blocks = [block for cluster in running for block in cluster.blocks if not block.ended]
+    error = blocks[0].hangs(launch.livelocks.said)
+    more = [standing for block in blocks[1:_TOLD] if (standing := block.standing())]
+    more += [f"and {len(blocks) - _TOLD} more blocks"] * (len(blocks) > _TOLD)
+    error.hint = "; ".join([error.hint, *more])
+    raise error
 
 
 def _left(launch: Launch, running: list[Cluster]) -> list[Cluster]:

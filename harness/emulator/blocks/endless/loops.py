@@ -115,10 +115,14 @@ class Loops:
 
         Raises EmulatorError for a loop that does not end, or not within the budget, or the time.
         """
-        if self.spinning or self._fair.had:
+        livelocks = self._batch.launch.livelocks
+        if livelocks.took(runner, pc):
+            return True
+        if self.spinning or self._fair.had or livelocks.lets:
             key = (runner.group.row, pc)
             spins = key in self.spinning
-            if spins or (self._fair.open if self._batch.beside else self._fair.had):
+            fair = self._fair.open if self._batch.beside else self._fair.had
+            if spins or fair or livelocks.lets:
                 self._taken[key] = self._taken.get(key, 0) + 1
                 if self._taken[key] % _YIELD == 0:
                     self._let |= not spins
@@ -141,6 +145,10 @@ class Loops:
     def turns(self) -> list[tuple[tuple[int, int], int]]:
         """Return how far the loops that let others run are from doing so again."""
         return sorted((key, turns % _YIELD) for key, turns in self._taken.items())
+
+    def begin(self) -> None:
+        """Count the turns anew after which loops let others run: all have."""
+        self._taken = dict.fromkeys(self._taken, 0)
 
     def restart(self) -> None:
         """Forget the states that were seen: others have run. How a counter nears its bound still holds, and
@@ -198,7 +206,8 @@ class Loops:
         if (len(self._shots) >= _SHOTS and thrice) or used > self._until:
             self._judge(runner, edge, compared, used)
             self._rest(used)
-            return edge.row in self.unbounded  # which others may still end
+            # Which others may still end; where all let them run, now and then does not repeat itself.
+            return edge.row in self.unbounded and not launch.livelocks.lets
         return False
 
     def _judge(self, runner: Runner, edge: Edge, compared: list[tuple[Instruction, str]], used: int) -> None:
@@ -227,7 +236,7 @@ class Loops:
             if len(self._exits(edge)) == 1:
                 raise batch.too_long(self._source(edge), int(even), int(total))
             self._let_others(edge, seconds)
-        if np.isfinite(left):
+        if np.isfinite(left) or launch.livelocks.hopes:
             self.unbounded.pop(edge.row, None)
             return
         others = self._shared or bool(self.spinning)  # which may still do what it waits for
@@ -252,6 +261,7 @@ class Loops:
         whole = _SECONDS * self._batch.launch.budget / BUDGET
         due = seconds > _FAIR[0] * whole and (edge.row, edge.pc) not in self.spinning
         if due and self._fair.begin(edge, _FAIR[1] * whole):
+            self._batch.launch.livelocks.restart()
             self._batch.launch.schedule.holds = False  # what is held may be what it waits for
         return self._fair.open
 
