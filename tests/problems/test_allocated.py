@@ -215,6 +215,26 @@ def test_a_number_that_does_not_depend_on_sizes(tmp_path: Path, old: str, new: s
     assert code == (length == 256) and ("past the end" in said) == (length == 256)
 
 
+def test_indices_stay_within_a_buffer_that_is_shorter_than_the_sizes(tmp_path: Path) -> None:
+    source = """
+__global__ void lower(const int* from, const int* to, int* labels, int edges) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < edges) atomicMin(&labels[to[i]], from[i]);
+}
+int main(int argc, char** argv) {
+  int edges = atoi(argv[1]), *from, *to, *labels;
+  cudaMalloc(&from, edges * sizeof(int));
+  cudaMalloc(&to, edges * sizeof(int));
+  cudaMalloc(&labels, 6 * sizeof(int));
+  lower<<<(edges + 255) / 256, 256>>>(from, to, labels, edges);
+}
+"""
+    code, said = check(tmp_path, source)
+    assert code == 0 and "-a labels=6" in said
+    code, said = check(tmp_path, source.replace("labels[to[i]]", "labels[to[i] + 1]"))
+    assert code == 1 and "4 past what is its own" in said
+
+
 def test_a_pitch_that_the_host_is_given_leads_from_row_to_row() -> None:
     pitched = """
 __global__ void fill(float* x, size_t pitch, int w, int h) {}

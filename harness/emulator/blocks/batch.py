@@ -136,7 +136,7 @@ class Batch:
         """Let go of all that the batch has: it, its runners and groups refer to each other, so that Python
         would keep their registers, and the launch, for several launches.
         """
-        del self.launch.livelocks.batches[self.first]
+        self.launch.livelocks.leaves(self)
         for runner in self.runners:
             vars(runner.group).clear()
             vars(runner).clear()

@@ -145,7 +145,9 @@ class Parameters:
 
     def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return every operand by name."""
-        least, made = min((sizes[name] for name in self.whole), default=1), {}
+        # An index may be one into any of the buffers; those whose lengths are numbers may be the shortest.
+        alone = [count for n, e in self.lengths.items() if not e.names and (count := sizes[n]) > 1]
+        least, made = min([*alone, *(sizes[name] for name in self.whole)], default=1), {}
         for axis, names in pointed.operands(self.pointers, self.values, self.types, sizes).items():
             for name in names:
                 x = elements.contents(rng, self.types[axis], sizes[axis], least)

@@ -9,6 +9,7 @@ Stoltz and Wolfe, "Beyond induction variables", TOPLAS 1995), from what was seen
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -58,7 +59,7 @@ class Livelocks:
     """
 
     def __init__(self, launch: Launch) -> None:
-        self._launch = launch
+        self._of = weakref.ref(launch)  # it has these, and is gone when it ends
         self._off = launch.schedule.dice is not None  # what is drawn does not repeat itself
         self._start, self._calls = time.thread_time(), 0
         self._on = False
@@ -67,6 +68,17 @@ class Livelocks:
         self._recorded = 0.0  # seconds
         self._told = False
         self.restart()
+
+    @property
+    def _launch(self) -> Launch:
+        launch = self._of()
+        assert launch is not None
+        return launch
+
+    def leaves(self, batch: Batch) -> None:
+        """Let go of a batch that has ended."""
+        del self.batches[batch.first]
+        self._end()
 
     def restart(self) -> None:
         """Forget what was seen: others come to run, or something lands."""
