@@ -330,7 +330,7 @@ def split(text: str) -> list[str]:
 
 def closing(text: str, at: int) -> int:
     """Return where the bracket at `at` is closed; -1 if it is not."""
-    pair = {"(": "()", "{": "{}"}[text[at]]
+    pair = {"(": "()", "{": "{}", "[": "[]"}[text[at]]
     depth = 0
     for found in re.compile(f"[{re.escape(pair)}]").finditer(text, at):
         depth += 1 if found[0] == pair[0] else -1

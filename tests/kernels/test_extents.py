@@ -322,3 +322,18 @@ def test_a_dimension_bounds_what_is_multiplied(body: str, dimension: bool) -> No
 )
 def test_a_number_of_bits_is_what_is_shifted_by(body: str, bits: bool) -> None:
     assert extents.shift(body, "n") == bits
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("y[p[i]] = x[i];", {"y"}),
+        ("int t = p[i]; y[t] = x[i];", {"y"}),
+        ("int t = p[i], u = t / 2; y[u] += x[i];", {"y"}),
+        ("float* row = y + p[i] * n; row[j] = x[j];", {"y"}),
+        ("y[i] = x[p[i]] + x[y[p[i]]];", {"x", "y"}),
+        ("y[i] = p[i] * x[i];", set()),
+    ],
+)
+def test_what_is_indexed_by_what_a_pointer_holds(body: str, found: set[str]) -> None:
+    assert {*contents.into(body, "p", ["x", "y"])} == found

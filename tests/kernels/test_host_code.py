@@ -296,6 +296,8 @@ def test_device_code_takes_std_from_cuda(tmp_path: Path, lib: Path) -> None:
         ("constexpr int TOP = std::max(2, 1);", "*x = TOP", 1),
         ("constexpr int TOP = std::max(2, 1);\nstruct Top { int x[TOP]; };", "*x = Top{}.x[0]", 1),
         ("constexpr int TOP = std::max(2, 1);\n#define MOST TOP", "*x = 1", 1),  # it may be used
+        ("constexpr int TOP = std::max(2, 1), LOW = 1;", "*x = LOW", 1),
+        ("enum { LOW = 1, TOP = std::max(2, 1) };", "*x = LOW", 1),
     ],
 )
 def test_what_only_the_host_uses_takes_no_std_from_cuda(

@@ -267,3 +267,21 @@ def test_many_launches_in_loops_take_no_time() -> None:
     begin = time.perf_counter()
     assert {launch.numbers[2] for launch in launches.launches(many)} == {1}
     assert time.perf_counter() - begin < 5
+
+
+COPY = """
+template <typename T, int VEC> __global__ void copy(const T* in, T* out, int n) {}
+template <int VEC, typename scalar_t> void run(int n) { copy<scalar_t, VEC><<<1, 256>>>(a, b, n); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "entry"),
+    [
+        ("int main() { run<4, double>(1 << 20); }", "copy<double, 4>"),
+        ("int main() { constexpr int V = 2; run<V, half>(1 << 20); run<8, int>(9); }", "copy<half, 2>"),
+        ("int main() { other<4, double>(1 << 20); }", "copy"),  # nobody calls it
+    ],
+)
+def test_template_arguments_of_host_functions_are_those_of_a_call(host: str, entry: str) -> None:
+    assert launches.launches(COPY + host)[0].entry == entry

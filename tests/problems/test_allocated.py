@@ -8,7 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli import main
+from harness.kernels import text
 from harness.kernels.cpp.host import allocations, launches
+from harness.problems.guessed import pointed
 
 KERNEL = """
 __global__ void add_bias(float* out, const float* bias, int m, int n) {
@@ -265,3 +267,105 @@ void run(int w, int h) {
 )
 def test_the_name_of_what_a_launch_is_given(argument: str, name: str) -> None:
     assert allocations.name(argument) == name
+
+
+SHOW = "__global__ void k(float* x, float* y, int m, int n) {}\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "x"),
+    [
+        ("void f(int m, int n) { cudaMalloc(&x, roundUp(n, 256) * 4); GO }", "((n + 255) // 256 * 256) * 4"),
+        ("void f(int m, int n) { cudaMalloc(&x, divUp(n, 256) * 4); GO }", "((n + 255) // 256) * 4"),
+        ("void f(int m, int n) { cudaMalloc(&x, lookup(n, 256) * 4); GO }", ""),  # who knows
+        ("void f(int m, int n) { cudaMalloc(&x, m * n * 3 / 2); GO }", "m * n * 3 // 2"),
+        ("void f(int m, int n) { cudaMalloc(&x, n - n / 4); GO }", "n - n // 4"),
+        (
+            "void f(int m, int n) { if (m) cudaMalloc(&x, 2 * n); else cudaMalloc(&x, n); GO }",
+            "max(2 * n, n)",
+        ),
+        ("void f(int m, int n) { if (m) cudaMalloc(&x, g()); else cudaMalloc(&x, n); GO }", ""),
+        ("void f(int m, int n) { cudaMalloc(&x, n); n = 2 * m; GO }", ""),  # another n
+        ("void a(int n) { cudaMalloc(&x, n); } void f(int m, int n) { GO }", ""),  # another n, too
+        ("void a() { int n = g(); cudaMalloc(&x, n); } void f(int m, int n) { GO }", ""),
+        ("int n; void a() { cudaMalloc(&x, n); } void f(int m) { GO }", "n"),
+        ("void a() { cudaMalloc(&x, n); } void f(int m, int n) { auto x = make(n); GO }", ""),
+        (
+            "void f(float* x, int m, int n) { GO } void a(int c) { cudaMalloc(&b, 4 * c); f(b, 1, c); }",
+            "4 * n",
+        ),
+        (
+            "void f(float* x, int m, int n) { GO }\n"
+            "void a(int c) { cudaMalloc(&b, 4 * c); cudaMalloc(&d, c); f(b, 1, c); f(d, 2, c); }",
+            "",  # one call as well as the other
+        ),
+        (
+            "void f(float* x, int m, int n) { float* z; cudaMalloc(&z, m); GO f(z, m, m); }\n"
+            "void a(int c) { cudaMalloc(&b, 4 * c); f(b, 1, c); }",
+            "4 * n",  # its call of itself is none
+        ),
+        ("void f(int c) { int m = c, n = c; cudaMalloc(&x, c * c); GO }", "max(m, n) * max(m, n)"),
+        ("void f(T x) { const int m = x.numel() / n; GO }", "m * n * 4"),
+        ("void f(T x) { const int m = x.numel() + 1; GO }", ""),
+    ],
+)
+def test_lengths_are_those_of_the_launch_or_none(host: str, x: str) -> None:
+    found = lengths(SHOW + host.replace("GO", "k<<<1, 256>>>(x, y, m, n);"))[0]
+    known = {"m": 7, "n": 9, "max": max, "SIZEOF_": 4}
+    assert bool(found) == bool(x) and (not x or eval(found, {}, known) == eval(x, {}, known)), found
+
+
+@pytest.mark.parametrize(
+    ("body", "macros", "lengths"),
+    [
+        ("x[i * N + j] = n;", "#define N 64", {}),  # N is no parameter's number
+        ("x[i * n + j] = 1;", "#define N 64", {"x": 4 * 50 * 50}),
+    ],
+)
+def test_a_macro_that_the_kernel_has_is_no_size(body: str, macros: str, lengths: dict[str, int]) -> None:
+    source = f"{macros}\n__global__ void k(float* x, int n) {{ {body} }}\n"
+    source += "int main() { cudaMalloc(&x, N * N * sizeof(float)); k<<<1, 256>>>(x, N); }"
+    entry, types = text.entries(source)[0], {"x": ("float32", 1), "n": ("int32", 1)}
+    found = pointed.lengths(launches.launches(source)[0], entry, types, ["n"])
+    assert {name: length({"n": 50}) for name, length in found.items()} == lengths
+
+
+TAPS = """#define MAX_TAPS 32
+__global__ void filter(const float* x, const float* taps, float* y, int n, int k) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float sum = 0;
+  if (i < n) { for (int j = 0; j < k; j++) sum += taps[j] * x[i]; y[i] = sum; }
+}
+int main(int argc, char** argv) {
+  int n = atoi(argv[1]), k = atoi(argv[2]);
+  float *x, *taps, *y;
+  cudaMalloc(&x, n * sizeof(float)); cudaMalloc(&y, n * sizeof(float));
+  cudaMalloc(&taps, MAX_TAPS * sizeof(float));
+  filter<<<(n + 255) / 256, 256>>>(x, taps, y, n, k);
+}
+"""
+
+
+@pytest.mark.parametrize(("index", "taps"), [("j", 32), ("k - 1 - j", 1000)])
+def test_a_loop_goes_no_further_than_its_buffer(tmp_path: Path, index: str, taps: int) -> None:
+    code, said = check(tmp_path, TAPS.replace("taps[j]", f"taps[{index}]"))
+    assert code == 0 and f"-a taps={taps} " in said and (taps == 32) == ("-a k=32" in said), said
+    code, said = check(tmp_path, TAPS.replace("taps[j]", "taps[j + 1000]"))
+    assert code == 1 and "of taps" in said
+
+
+GATHER = """
+__global__ void gather(const int* at, const float* x, float* y, int* stats, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[at[i] + 5];
+  if (i < 2) stats[i] = n;
+}
+"""
+
+
+def test_an_unrelated_buffer_leaves_indices_as_they_are(tmp_path: Path) -> None:
+    host = "int main() { int n = g(); cudaMalloc(&stats, 8); gather<<<4, 256>>>(at, x, y, stats, n); }"
+    code, said = check(tmp_path, GATHER + host)
+    assert code == 1 and "of x" in said and "-a stats=2" in said
+    code, said = check(tmp_path, (GATHER + host).replace("at[i] + 5", "at[i]"))
+    assert code == 0

@@ -69,9 +69,9 @@ class _File:
 
     def _leave_unused(self, log: str, folders: Sequence[str], partly: bool) -> bool:
         """Leave out host code with errors if no device code has a name of it; return whether any went."""
-        texts = dict(self.texts)
-        cut = cuts.host(texts, log, folders, partly)
-        if not cut or not cuts.used(texts).isdisjoint(cut):
+        texts, names = dict(self.texts), set[str]()
+        cut = cuts.host(texts, log, folders, partly, names)
+        if not cut or not cuts.used(texts).isdisjoint(names):
             return False
         self.texts, self.host = texts, self.host | cut
         return True

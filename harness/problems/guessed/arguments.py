@@ -61,12 +61,15 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, values, types)
     alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
     depth, size = sizes.each(kernel, entry, whole, dimensions, alone)
-    fixed |= dict.fromkeys(powers, size.bit_length() - 1)
     threads = math.prod(e({}) for e in kernel.block)
-    fixed |= guesses.as_threads(host, entry, kernel.entry, threads)
+    fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
+        host, entry, kernel.entry, threads
+    )
     apart, pitches = sizes.strides(entry, whole, types, size)
     fixed, whole = fixed | apart | pitches, [n for n in whole if n not in apart | pitches]
     usual = sizes.usual(entry, whole, size, threads, numbers)
+    allocated = pointed.lengths(launched, entry, types, whole)
+    usual |= pointed.rooms(entry, usual, types, allocated)
     free = {} if powers else {n: usual[n] for n in whole if n not in fixed}
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
@@ -75,13 +78,13 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
     body = pointed.plain(entry.body, tables, types)
-    plain = text.blank(kernel.source)
+    plain, names = text.blank(kernel.source), [p.name for p in pointers]
 
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
-        holds={p.name: contents.of(body, p.name, numbers, plain) for p in pointers},
-        held=lengths, lengths=pointed.lengths(launched, entry, types),
+        holds={p.name: contents.of(body, p.name, numbers, plain, names) for p in pointers},
+        held=lengths, lengths=allocated,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
         strides=list(apart), pitches=list(pitches),

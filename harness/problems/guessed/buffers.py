@@ -145,15 +145,14 @@ class Parameters:
 
     def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return every operand by name."""
-        # An index may be one into any of the buffers; those whose lengths are numbers may be the shortest.
-        alone = [count for n, e in self.lengths.items() if not e.names and (count := sizes[n]) > 1]
-        least, made = min([*alone, *(sizes[name] for name in self.whole)], default=1), {}
+        least, made = min((sizes[name] for name in self.whole), default=1), {}
         for axis, names in pointed.operands(self.pointers, self.values, self.types, sizes).items():
+            held, first = self.holds[axis], self.holds[axis].counts
+            most = min([least, *(sizes[other] for other in held.into)])
             for name in names:
-                x = elements.contents(rng, self.types[axis], sizes[axis], least)
-                held, first = self.holds[axis], self.holds[axis].counts
+                x = elements.contents(rng, self.types[axis], sizes[axis], most)
                 if held.targets and x.dtype.kind in "iu" and x.ndim == 1:  # no two the same
-                    x[...] = np.resize(rng.permutation(min(least, np.iinfo(x.dtype).max)), len(x))
+                    x[...] = np.resize(rng.permutation(min(most, np.iinfo(x.dtype).max)), len(x))
                 if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
                     x[...] = np.array(first).astype(x.dtype)
                 made[name] = np.sort(x, axis=0) if held.begins else x

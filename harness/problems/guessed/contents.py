@@ -13,23 +13,48 @@ _NAP = r"__nanosleep\([^()]*\);"
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
 _WRITTEN = re.compile(r"([^;{}=]+?)\s*(?<![<>!=])(?:[-+*/|&^]|<<|>>)?=(?!=)")
 
+_DEEPEST = 2  # variables in each other
+
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The findings of `begins`, `counts` and `targets` for a parameter."""
+    """The findings of `begins`, `counts`, `targets` and `into` for a parameter."""
 
     begins: bool = False
     counts: int | None = None
     targets: bool = False
+    into: frozenset[str] = frozenset()
 
 
-def of(body: str, name: str, values: Values, source: str = "") -> Held:
-    """Return what a body says that a pointer holds; `source` has functions to which it may be passed."""
+def of(body: str, name: str, values: Values, source: str = "", others: Sequence[str] = ()) -> Held:
+    """Return what a body says that a pointer holds, beside `others`.
+
+    `source` has functions to which it may be passed.
+    """
     return Held(
         begins=begins(body, name),
         counts=_first([counts(b, n, values) for b, n in ((body, name), *_passed(source, body, name))]),
         targets=targets(body, name),
+        into=frozenset(into(body, name, others)),
     )
+
+
+def into(body: str, pointer: str, others: Sequence[str]) -> Iterator[str]:
+    """Yield those of `others` that are indexed by what a pointer holds, as y is by ``y[at[i]]``.
+
+    So it is by ``int t = at[i]; y[t]``, and in ``y + at[i] * n``.
+    """
+    read = [rf"\b{re.escape(pointer)}\s*\["]
+    for _ in range(_DEEPEST):
+        found = "|".join(read)
+        read += (rf"\b{name}\b" for name, value in _ASSIGNED.findall(body) if re.search(found, value))
+    found = "|".join(dict.fromkeys(read))
+    for other in others:
+        for at in re.finditer(rf"\b{re.escape(other)}\s*([\[+])", body):
+            closed = text.closing(body, at.end() - 1) if at[1] == "[" else body.find(";", at.end())
+            if re.search(found, body[at.end() : max(at.end(), closed)]):
+                yield other
+                break
 
 
 def targets(body: str, pointer: str) -> bool:

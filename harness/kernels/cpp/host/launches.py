@@ -36,6 +36,8 @@ _ARGUMENTS = re.compile(r"\s*\(((?:[^;{}]|\{(?:[^;{}]|\{[^;{}]{0,100}\}){0,200}\
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LOOP = re.compile(r"\bfor\s*(\()\s*(?:[A-Za-z_][\w:]*\s+){0,3}(\w+)\s*=\s*([^;=]{1,100});")
 _BRACED = re.compile(r"\)\s*\{")
+_OF_HOST = re.compile(r"\btemplate\s*<([^;{}()]*)>[^;{}()]*?\b(\w+)\s*\Z")
+_HEAD = 300  # characters of what stands before a function's parameters
 _LARGEST_CLUSTER = 16
 _MOST = 1024  # threads of a block
 _KEPT = 8
@@ -73,7 +75,7 @@ class Launch:
         given: dict[str, list[str]] = {}
         for argument, parameter in zip(self.arguments, parameters, strict=False):
             given.setdefault(argument, []).append(parameter)
-        names = {one: p[0] if len(p) == 1 else f"max({', '.join(p)})" for one, p in given.items()}
+        names = {argument: values.largest(called) for argument, called in given.items()}
         return [_WORD.sub(lambda word: names.get(word[0], word[0]), part) for part in written]
 
 
@@ -113,9 +115,9 @@ def _launches(source: str) -> tuple[Launch, ...]:
         known = {
             name: value for at, name, value in given if at < place and (at > begin or name not in unknown)
         }
-        return values.Values(defined | known)
+        return values.Values(defined | known | _instance(plain, begin))
 
-    allocated = allocations.Allocated(plain, functions, known_at)
+    allocated = allocations.Allocated(plain, functions, given, known_at)
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
     for place, name, template, passed, (grid, block, shared) in calls(plain):
@@ -131,7 +133,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
         }
         found.append(
             Launch(
-                entry=name + known.arguments(template, types),
+                entry=name + known.arguments(template, types | known.types),
                 line=plain.count("\n", 0, place) + 1,
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
@@ -145,6 +147,19 @@ def _launches(source: str) -> tuple[Launch, ...]:
             )
         )
     return tuple(found)
+
+
+def _instance(plain: str, parameters: int) -> dict[str, str]:
+    """Return the template arguments by name with which a text first calls a template of the host.
+
+    It is that whose parameters begin at a place. A call that leaves them to be deduced says nothing.
+    """
+    template = _OF_HOST.search(plain[max(0, parameters - _HEAD) : parameters])
+    call = template and re.search(rf"\b{template[2]}\s*<([^;(){{}}]+)>\s*\(", plain)
+    if not template or not call:
+        return {}
+    names = [words[-1] for part in text.split(template[1]) if (words := re.findall(r"\w+", part))]
+    return dict(zip(names, text.split(call[1]), strict=False))
 
 
 def given_types(plain: str) -> dict[str, str]:

@@ -28,10 +28,14 @@ _CAST = re.compile(
     r"|\bstatic_cast\s*<[\w\s:]+>|\bsize_t\s*(?=\()"
 )
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
-_ROUNDED_UP = re.compile(r"\b\w*(?:[cC]eil|CEIL|[uU]p|UP|cdiv)\w*\s*\(([^(),]+),([^(),]+)\)")  # divUp(n, 256)
-_PART = re.compile(r"\b(\w+)\s*//\s*(\w+)\b")
+_ROUNDED_UP = re.compile(r"\b(\w*(?:ceil|up|cdiv|pad|align)\w*)\s*\(([^(),]+),([^(),]+)\)", re.IGNORECASE)
+_DIVIDES = re.compile("div|ceil", re.IGNORECASE)  # divUp(n, 256), where roundUp(n, 256) is a multiple
+_MULTIPLIES = re.compile("round|align|pad|multiple|next", re.IGNORECASE)
+_PART = re.compile(r"(?<![*-])(?<![*-] )\b([A-Za-z_]\w*)\s*//\s*(\w+)\b")
 _DIVISION = re.compile(r"(\w+)\s*/\s*(\w+|\([^()]*\))")
-_FUNCTION = re.compile(r"\(([^(){};]*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]*)?\{")
+_FUNCTION = re.compile(
+    r"\(([^(){};]*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]{0,2000})?\{"
+)
 _TEXTS = 64  # what is read of one, or of its headers, is asked for by each of its kernels
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {
@@ -140,6 +144,18 @@ def value_at(plain: str, begin: int) -> str:
     return ""
 
 
+def largest(names: Sequence[str]) -> str:
+    """Return the expression of the largest of some values."""
+    return names[0] if len(names) == 1 else f"max({', '.join(names)})"
+
+
+def _rounded_up(at: re.Match[str]) -> str:
+    """Return what a function that rounds up gives, by its name; its call where that does not tell."""
+    if _MULTIPLIES.search(at[1]):
+        return f"((({at[2]}) + ({at[3]}) - 1) / ({at[3]}) * ({at[3]}))"
+    return f"((({at[2]}) + ({at[3]}) - 1) / ({at[3]}))" if _DIVIDES.search(at[1]) else at[0]
+
+
 def uncast(written: str) -> str:
     """Return ``n`` for ``(int)n`` and ``static_cast<int>(n)``, and other expressions as they are."""
     plain = _CAST.sub("", written).strip()
@@ -169,6 +185,11 @@ class Values:
                 parts = (texts.get(f"{name}.{axis}", "1") for axis in "xyz")
                 self._texts[name] = f"dim3({', '.join(parts)})"
         self._numbers: dict[str, int | None] = {}
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Return the names that stand for types."""
+        return {name: value for name, value in self._texts.items() if TYPE.fullmatch(value)}
 
     def dimensions(self, written: str) -> tuple[int, ...]:
         """Return one to three positive numbers; none where one of them is not known."""
@@ -209,9 +230,11 @@ class Values:
     def called(self, arguments: Collection[str]) -> dict[str, str]:
         """Return which argument a name is, by its own and by the one it was given: ``WIDTH`` of a width."""
         names = {name: name for name in arguments if name.isidentifier()}
-        meant = {n: uncast(self._texts.get(n, "")) for n in names}
-        given = {value: name for name, value in meant.items() if value.isidentifier()}
-        return given | names
+        given: dict[str, list[str]] = {}
+        for name in names:
+            if (value := uncast(self._texts.get(name, ""))).isidentifier():
+                given.setdefault(value, []).append(name)
+        return {value: largest(called) for value, called in given.items()} | names
 
     def length(self, written: str, arguments: Mapping[str, str]) -> str:
         """Return bytes as an expression over arguments, by their other names, and sizes of types.
@@ -227,7 +250,7 @@ class Values:
     def _expanded(self, written: str, arguments: Collection[str], depth: int) -> str | None:
         """Return an expression in terms of `arguments` and numbers, or None."""
         plain = _CAST.sub("", _plain(written)).strip()
-        plain = _ROUNDED_UP.sub(r"((\1) + (\2) - 1) / (\2)", _MEMBER.sub(self._member, plain))
+        plain = _ROUNDED_UP.sub(_rounded_up, _MEMBER.sub(self._member, plain))
         if division := _DIVISION.fullmatch(plain):
             plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
         if depth == 0 or len(plain) > _LONGEST:
@@ -258,12 +281,16 @@ class Values:
 
     def mention(self, names: Collection[str], written: str) -> bool:
         """Return True if one of `names` is in an expression, or in what its names stand for."""
+        return not self.words(written).isdisjoint(names)
+
+    def words(self, written: str) -> set[str]:
+        """Return the names in an expression, and in what they stand for."""
         seen, left = set[str](), [written]
         while left:
             words = set(_WORD.findall(left.pop())) - seen
             seen |= words
             left += (self._texts.get(word, "") for word in words)
-        return not seen.isdisjoint(names)
+        return seen
 
     def _member(self, at: re.Match[str]) -> str:
         """Return the part of a ``dim3`` that ``block.x`` is; itself where it is not known."""

@@ -27,11 +27,13 @@ _DEVICE = "__(?:global|device|constant|shared|managed)__"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 
 
-def host(texts: dict[str, str], log: str, folders: Sequence[str], partly: bool) -> dict[str, str]:
+def host(
+    texts: dict[str, str], log: str, folders: Sequence[str], partly: bool, declared: set[str] | None = None
+) -> dict[str, str]:
     """Blank out the host code that has errors, in `texts` by file; return these errors by its names.
 
     Headers that are not there go with it, of files without host code those of the host's libraries, or all
-    with `partly`.
+    with `partly`. To `declared` go all names that are declared there.
     """
     spans: dict[str, dict[tuple[int, int], tuple[str, str]]] = {name: {} for name in texts}
 
@@ -59,27 +61,36 @@ def host(texts: dict[str, str], log: str, folders: Sequence[str], partly: bool) 
             for item in _of_host(*known.line(file, error.line)):
                 head = re.split(r"[({;]", texts[file][item.begin : item.end], maxsplit=1)[0]
                 if item.name not in made and kernels.isdisjoint(head.split()):
+                    if declared is not None:
+                        declared |= _declared(texts[file][item.begin : item.end], item)
                     spans[file].setdefault((item.begin, item.end), (item.name, error.said))
     for file, found in spans.items():
         _cut(texts, file, found)
     return {name: why for found in spans.values() for _, (name, why) in sorted(found.items())}
 
 
+def _declared(whole: str, item: Item) -> set[str]:
+    """Return the names that an item declares: of several variables, and of an enumeration, all."""
+    if item.function or item.parts:
+        return {item.name, *(part.name for part in item.parts)}
+    return {item.name, *re.findall(r"\b([A-Za-z_]\w*)\s*(?=[=\[;,({}])", text.blank(whole))}
+
+
 def used(texts: Mapping[str, str]) -> set[str]:
-    """Return the words of device code and of directives, and of all that has one of these as its name."""
-    found, left = set[str](), list[tuple[str, list[str]]]()
+    """Return the words of device code and of directives, and of all that declares one of these."""
+    found, left = set[str](), list[tuple[set[str], list[str]]]()
     for content in texts.values():
         plain = text.blank(content)
         found.update(*(re.findall(r"\w+", directive) for directive in _DIRECTIVE.findall(content)))
         for item in items(plain, 0, len(plain)):
-            words = re.findall(r"\w+", plain[item.begin : item.end])
+            words = re.findall(r"\w+", whole := plain[item.begin : item.end])
             if item.host and all(part.host for part in item.parts):
-                left.append((item.name, words))
+                left.append((_declared(whole, item), words))
             else:
                 found.update(words)
-    while named := [one for one in left if one[0] in found]:
+    while named := [one for one in left if not one[0].isdisjoint(found)]:
         found.update(*(words for _, words in named))
-        left = [one for one in left if one[0] not in found]
+        left = [one for one in left if one not in named]
     return found
 
 
