@@ -52,6 +52,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.cu").write_text(SOURCE.replace("SYNC", "__syncthreads();"))
     (tmp_path / "racy.cu").write_text(SOURCE.replace("SYNC", ""))
+    (tmp_path / "made.h").write_text(SOURCE.splitlines()[-2])  # a macro of a header
+    (tmp_path / "made.cu").write_text('#include "made.h"\nMADE(made)\n__global__ void other() {}\n')
 
     def invoke(*args: str) -> Result:
         result = CliRunner().invoke(main, list(args))
@@ -145,7 +147,7 @@ def test_headers_of_a_folder(run: Any, tmp_path: Path) -> None:
         (("check", "--entry", "none"), "--entry is of one file"),
         (("check", "good.cu", "--entry", "transposed", "-a", "depth=3"), "no axis 'depth'"),
         (("check", "good.cu", "--entry", "deep"), "x of good:deep is a float**, for which no value"),
-        (("check", "good.cu", "--entry", "made"), "the parameters of made are not in the text"),
+        (("check", "made.cu", "--entry", "made"), "the parameters of made are not in the text"),
         (("verify", "good.cu"), "no value can be guessed"),
     ],
 )
@@ -160,7 +162,7 @@ def test_what_can_be_guessed_of_a_file_is_checked(run: Any) -> None:
     assert found.exit_code == 0, found.output
     assert "left out: p of good:odd is a Pair" in found.output and "good:deep" in found.output
     lines = [line.split()[0] for line in found.output.splitlines() if line.endswith("no reference")]
-    assert lines == ["good:reversed<float>", "good:transposed", "good:empty", "good:flipped"]
+    assert lines == ["good:reversed<float>", "good:transposed", "good:empty", "good:flipped", "good:made"]
     assert "--grid 4,1,1 --block 256,1,1 --shared 49152 -a x=1024" in found.output
     assert "out of bounds" in run("check", "good.cu", "--entry", "flipped", "--shared", "64").output
 
