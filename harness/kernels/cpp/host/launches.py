@@ -109,13 +109,21 @@ def _launches(source: str) -> tuple[Launch, ...]:
     types = given_types(plain)
     functions, loops = values.bodies(plain), _loops(plain)
 
-    def known_at(place: int) -> values.Values:
+    def written(place: int) -> tuple[int, dict[str, str]]:
+        """Return where the parameters of the function there begin, and what is written for names."""
         around = [(begin, names) for begin, opened, closed, names in functions if opened < place < closed]
         begin, unknown = around[-1] if around else (0, ())
         known = {
             name: value for at, name, value in given if at < place and (at > begin or name not in unknown)
         }
-        return values.Values(defined | known | _instance(plain, begin))
+        return begin, defined | known
+
+    def known_at(place: int) -> values.Values:
+        begin, known = written(place)
+        called, instance = _instance(plain, begin)
+        there = values.Values(written(called)[1]) if instance else None
+        numbers = ((n, there.number(value) if there else None, value) for n, value in instance.items())
+        return values.Values(known | {n: value if m is None else str(m) for n, m, value in numbers})
 
     allocated = allocations.Allocated(plain, functions, given, known_at)
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
@@ -149,17 +157,17 @@ def _launches(source: str) -> tuple[Launch, ...]:
     return tuple(found)
 
 
-def _instance(plain: str, parameters: int) -> dict[str, str]:
-    """Return the template arguments by name with which a text first calls a template of the host.
+def _instance(plain: str, parameters: int) -> tuple[int, dict[str, str]]:
+    """Return where a text first calls a template of the host, and the template arguments there by name.
 
     It is that whose parameters begin at a place. A call that leaves them to be deduced says nothing.
     """
     template = _OF_HOST.search(plain[max(0, parameters - _HEAD) : parameters])
     call = template and re.search(rf"\b{template[2]}\s*<([^;(){{}}]+)>\s*\(", plain)
     if not template or not call:
-        return {}
+        return 0, {}
     names = [words[-1] for part in text.split(template[1]) if (words := re.findall(r"\w+", part))]
-    return dict(zip(names, text.split(call[1]), strict=False))
+    return call.start(), dict(zip(names, text.split(call[1]), strict=False))
 
 
 def given_types(plain: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ _CAST = re.compile(
 )
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
 _ROUNDED_UP = re.compile(r"\b(\w*(?:ceil|up|cdiv|pad|align)\w*)\s*\(([^(),]+),([^(),]+)\)", re.IGNORECASE)
-_DIVIDES = re.compile("div|ceil", re.IGNORECASE)  # divUp(n, 256), where roundUp(n, 256) is a multiple
+_DIVIDES = re.compile(r"(?i:div|ceil)|(?:\A|_)up\Z|U[pP]\Z")  # divUp(n, 256); roundUp(n, 256) is a multiple
 _MULTIPLIES = re.compile("round|align|pad|multiple|next", re.IGNORECASE)
 _PART = re.compile(r"(?<![*-])(?<![*-] )\b([A-Za-z_]\w*)\s*//\s*(\w+)\b")
 _DIVISION = re.compile(r"(\w+)\s*/\s*(\w+|\([^()]*\))")
