@@ -30,10 +30,8 @@ _CAST_OFF = re.compile(
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LONGEST = 100  # characters of a function's name, and of what is between it and its parameters
 _HEAD = 300  # characters of what stands before a function's body, such as what its members begin with
-_CALLERS, _CALLS = (
-    2,
-    8,
-)  # functions in each other that pass what the outermost has allocated, and calls of one
+_CALLERS = 2  # functions in each other that pass what the outermost has allocated
+_CALLS = 8  # of a function that are looked at
 
 
 @dataclass(frozen=True, kw_only=True)
