@@ -166,6 +166,7 @@ def test_a_name_of_another_function_is_another_name() -> None:
     assert lengths(KERNEL + own + other)[1] == ""
 
 
+@pytest.mark.slow
 def test_an_argument_that_is_given_twice_is_the_larger(tmp_path: Path) -> None:
     square = """
 __global__ void scale(float* x, int rows, int cols) {
@@ -204,9 +205,9 @@ int main(int argc, char** argv) {
 @pytest.mark.parametrize(
     ("old", "new", "length"),
     [
-        ("atoi(argv[1])", "1 << 20", 256),
+        pytest.param("atoi(argv[1])", "1 << 20", 256, marks=pytest.mark.slow),
         ("atoi(argv[1])", "atoi(argv[1])", 256),
-        ("atoi(argv[1])", "200", 1000),  # a buffer of all of it, then
+        pytest.param("atoi(argv[1])", "200", 1000, marks=pytest.mark.slow),  # a buffer of all of it, then
     ],
 )
 def test_a_number_that_does_not_depend_on_sizes(tmp_path: Path, old: str, new: str, length: int) -> None:
@@ -346,7 +347,9 @@ int main(int argc, char** argv) {
 """
 
 
-@pytest.mark.parametrize(("index", "taps"), [("j", 32), ("k - 1 - j", 1000)])
+@pytest.mark.parametrize(
+    ("index", "taps"), [("j", 32), pytest.param("k - 1 - j", 1000, marks=pytest.mark.slow)]
+)
 def test_a_loop_goes_no_further_than_its_buffer(tmp_path: Path, index: str, taps: int) -> None:
     code, said = check(tmp_path, TAPS.replace("taps[j]", f"taps[{index}]"))
     assert code == 0 and f"-a taps={taps} " in said and (taps == 32) == ("-a k=32" in said), said
@@ -363,6 +366,7 @@ __global__ void gather(const int* at, const float* x, float* y, int* stats, int 
 """
 
 
+@pytest.mark.slow
 def test_an_unrelated_buffer_leaves_indices_as_they_are(tmp_path: Path) -> None:
     host = "int main() { int n = g(); cudaMalloc(&stats, 8); gather<<<4, 256>>>(at, x, y, stats, n); }"
     code, said = check(tmp_path, GATHER + host)
