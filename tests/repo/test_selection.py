@@ -124,6 +124,8 @@ def test_a_share_of_the_cases_is_drawn_and_each_test_runs(run: Any, pytester: py
         assert 25 <= len(many) <= 75
         assert f"{203 - len(names)} cases left out by --share 0.25 --share-seed {seed}" in output
         seen |= many
+    once = [run("--share", "0", "--share-tests", "0.5", "--share-seed", str(seed))[0] for seed in range(12)]
+    assert {len(names) for names in once} >= {1, 2} and max(map(len, once)) <= 3
     assert len(seen) > 180  # in turns: 200 (1 - 0.75 ** 12) = 194
     assert len(run()[0]) == 203
 

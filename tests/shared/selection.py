@@ -5,7 +5,8 @@ runs where something names it: `-m slow`, `-m exhaustive`, `-m gpu`, `-m ''`, `-
 `pytest` leaves it out and says so in its last lines.
 
 ``--share 0.4`` runs of a test with many cases about that share, drawn by ``--share-seed``, and one case at
-least: what takes CI too long as a whole is run in turns.
+least: what takes CI too long as a whole is run in turns. With ``--share-tests 0.5`` one case at least runs
+of about half of the tests only, as on a slow machine.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _COUNTS = {"left_out": _LEFT_OUT, "undrawn": _UNDRAWN}  # by what a worker calls
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("selection")
     group.addoption("--share", type=float, default=1.0, help="of the cases of a test, the share that runs")
+    group.addoption(
+        "--share-tests", type=float, default=1.0, help="of the tests, those that run at least once"
+    )
     group.addoption("--share-seed", default="0", help="what these cases are drawn from")
 
 
@@ -46,24 +50,28 @@ def _something_is_named(config: pytest.Config) -> bool:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _leave_slow_out(config, items)
     if config.option.share < 1:
-        out = _undrawn(items, config.option.share, config.option.share_seed)
+        out = _undrawn(items, config.option.share, config.option.share_tests, config.option.share_seed)
         items[:] = [i for i in items if i not in out]
         config.hook.pytest_deselected(items=list(out))
         config.stash[_UNDRAWN] = len(out)
 
 
-def _undrawn(items: Sequence[pytest.Item], share: float, seed: str) -> set[pytest.Item]:
-    """Return the cases that are not drawn; of a test's cases the first in the draw runs in any event."""
+def _undrawn(items: Sequence[pytest.Item], share: float, tests: float, seed: str) -> set[pytest.Item]:
+    """Return the cases that are not drawn; of a share of the tests the first case in the draw runs anyway."""
     drawn: dict[str, list[tuple[float, pytest.Item]]] = {}
     for item in items:
-        digest = hashlib.blake2b(f"{seed} {item.nodeid}".encode(), digest_size=7).digest()
         name = item.nodeid.partition("[")[0]
-        drawn.setdefault(name, []).append((int.from_bytes(digest) / 2**56, item))
+        drawn.setdefault(name, []).append((_place(f"{seed} {item.nodeid}"), item))
     out: set[pytest.Item] = set()
-    for cases in drawn.values():
-        least = min(place for place, _ in cases)
-        out |= {item for place, item in cases if place >= share and place > least}
+    for name, cases in drawn.items():
+        least = min(place for place, _ in cases) if _place(f"{seed} test {name}") < tests else -1
+        out |= {item for place, item in cases if place >= share and place != least}
     return out
+
+
+def _place(name: str) -> float:
+    """Return where a name is in a draw, from 0 to 1."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest()) / 2**56
 
 
 def _leave_slow_out(config: pytest.Config, items: list[pytest.Item]) -> None:
