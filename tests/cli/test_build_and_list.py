@@ -1,4 +1,4 @@
-"""What only compiles and lists: `harness build`, `sass`, `list` and `doctor`, and tables on 80 columns."""
+"""Tests of `harness build`, `sass`, `list` and `doctor`, and of tables on 80 columns."""
 
 from __future__ import annotations
 

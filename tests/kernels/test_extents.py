@@ -1,8 +1,7 @@
-"""Tests of what indices say of buffers of kernels without front matter: lengths, and where rows begin."""
+"""Tests of what indices say of how long the buffers of kernels without front matter are."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp import extents
 from harness.kernels.cpp.host import values
-from harness.problems.guessed import contents
 
 NUMBERS = values.constants(["#define K 40\nconst int PAIR = 2;"], (), {})
 THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
@@ -64,51 +62,6 @@ def test_elements_of_a_block(use: str, share: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "number"),
-    [("atomicAdd(x, 1)", 0), ("atomicAdd(&x[i], 1)", 0), ("atomicInc(&x[i], n)", 0),
-     ("atomicMin(&x[i], 1)", None), ("atomicCAS(&x[h], -1, key)", -1),
-     ("atomicCAS(&x[h], 0xffffffffu, key)", 2**32 - 1),
-     ("atomicCAS(x, K, 1)", 40), ("atomicCAS(x + h, old, key)", None), ("while (x[t - 1] == 0) ;", 0),
-     ("while (x[0] < n) { __nanosleep(9); }", 0), ("while (x[i] < n) i++", None),
-     ("while (atomicCAS(&y[h], -1, x[i]) >= 0) h = (h + 1)", None),
-     ("atomicCAS(x, 017, 1)", 15), ("atomicCAS(x, 08, 1)", 8), ("atomicCAS(x, 0, 1)", 0),
-     ("do { j = x[j]; } while (x[j] != i)", None), ("do { if (j) { j--; } } while (x[j] != i)", None),
-     ("do { do { j--; } while (x[j] > i); } while (x[j] != i)", None), ("do { } while (x[0] == 0)", 0),
-     ("do { __nanosleep(9); } while (x[0] == 0)", 0), ("if (j) { j--; } while (x[0] == 0)", 0),
-     ("do { while (x[0] == 0) ; } while (x[j] != i)", 0), ("atomicAdd(&y[x[i]], 1)", None),
-     ("atomicAdd((unsigned*)&x[1], 1u)", 0), ("cuda::atomic_ref<int> a(x[i])", 0), ("x[i] = 1", None)],
-)  # fmt: skip
-def test_numbers_that_counters_begin_with(use: str, number: int | None) -> None:
-    assert contents.counts(f"{use};", "x", NUMBERS) == number
-    assert contents.counts(re.sub(r"\bx\b", "m.x", f"{use};"), "m.x", NUMBERS) == number
-
-
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        ("y[p[i]] = x[i];", True),
-        ("y[p[i] * n + j] += x[i];", True),
-        ("int t = p[i]; y[t] = x[i];", True),
-        ("float* row = y + p[i] * n; row[j] = 0;", True),
-        ("y[i] = x[p[i]];", False),
-        ("int t = p[i]; y[i] = x[t];", False),
-        ("atomicAdd(&y[p[i]], 1);", False),
-        ("p[i] = 0;", False),
-        ("if (p[i] == y[i]) y[i] = 0;", False),
-    ],
-)
-def test_places_to_write_to(body: str, found: bool) -> None:
-    assert contents.targets(body, "p") == found
-
-
-def test_a_lock_that_a_function_takes_is_free() -> None:
-    source = "__device__ void lock(int id, int* m) { while (atomicCAS(m, 7, 1) != 7) ; }"
-    assert contents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS, source).counts == 7
-    assert contents.of("lock(x[0], y);", "x", NUMBERS, source).counts is None
-    assert contents.of("lock(threadIdx.x, x + 1);", "x", NUMBERS).counts is None
-
-
-@pytest.mark.parametrize(
     ("index", "width"),
     [("(y * w + x) * BINS + k", 9), ("i * 9 + l", 9), ("BINS * i + k", 9), ("i * 8 + k", 1), ("i * n + m", 1),
      ("i * BINS + j", 1), ("i * 99 + o", 1)],
@@ -152,22 +105,6 @@ def test_what_is_only_added_in_indices_is_an_offset(body: str, offset: bool) -> 
 )  # fmt: skip
 def test_cells_of_a_border(index: str, border: int) -> None:
     assert extents.border(f"x[{index}] = 1;", "n") == border
-
-
-@pytest.mark.parametrize(
-    ("body", "begins"),
-    [
-        ("for (int k = p[i]; k < p[i + 1]; ++k) s += x[k];", True),
-        ("int a = p[i], b = p[i + 1]; for (int k = a + t; k < b; k += 32) s += x[k];", True),
-        ("const int b = __ldg(p + i + 1); int k = p[i]; while (k < b) s += x[k++];", True),
-        ("x[i] = p[i + 1] - p[i];", False),  # neighbours in a grid
-        ("int b = p[i + 1]; for (int k = 0; k < n; ++k) s += b;", False),
-        ("for (int k = 0; k < p[i]; ++k) s += x[k];", False),
-        ("for (int k = p[i]; k < p[i + 1]; ++k) s += x[k]; p[i] = 0;", False),
-    ],
-)
-def test_where_rows_begin(body: str, begins: bool) -> None:
-    assert contents.begins(f"{THREAD} {body}", "p") == begins
 
 
 def test_macros_and_functions_of_one_line_are_read_in_indices() -> None:
@@ -322,18 +259,3 @@ def test_a_dimension_bounds_what_is_multiplied(body: str, dimension: bool) -> No
 )
 def test_a_number_of_bits_is_what_is_shifted_by(body: str, bits: bool) -> None:
     assert extents.shift(body, "n") == bits
-
-
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        ("y[p[i]] = x[i];", {"y"}),
-        ("int t = p[i]; y[t] = x[i];", {"y"}),
-        ("int t = p[i], u = t / 2; y[u] += x[i];", {"y"}),
-        ("float* row = y + p[i] * n; row[j] = x[j];", {"y"}),
-        ("y[i] = x[p[i]] + x[y[p[i]]];", {"x", "y"}),
-        ("y[i] = p[i] * x[i];", set()),
-    ],
-)
-def test_what_is_indexed_by_what_a_pointer_holds(body: str, found: set[str]) -> None:
-    assert {*contents.into(body, "p", ["x", "y"])} == found

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp.host import allocations, launches
-from harness.problems.guessed import pointed
+from harness.problems.guessed import allocated
 
 KERNEL = """
 __global__ void add_bias(float* out, const float* bias, int m, int n) {
@@ -327,7 +327,7 @@ def test_a_macro_that_the_kernel_has_is_no_size(body: str, macros: str, lengths:
     source = f"{macros}\n__global__ void k(float* x, int n) {{ {body} }}\n"
     source += "int main() { cudaMalloc(&x, N * N * sizeof(float)); k<<<1, 256>>>(x, N); }"
     entry, types = text.entries(source)[0], {"x": ("float32", 1), "n": ("int32", 1)}
-    found = pointed.lengths(launches.launches(source)[0], entry, types, ["n"])
+    found = allocated.lengths(launches.launches(source)[0], entry, types, ["n"])
     assert {name: length({"n": 50}) for name, length in found.items()} == lengths
 
 

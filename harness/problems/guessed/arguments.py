@@ -22,7 +22,7 @@ from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, tensors
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import contents, pointed, sizes
+from harness.problems.guessed import allocated, contents, pointed, sizes
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.protocol import Argument, Axes, Tensor
 
@@ -68,8 +68,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     apart, pitches = sizes.strides(entry, whole, types, size)
     fixed, whole = fixed | apart | pitches, [n for n in whole if n not in apart | pitches]
     usual = sizes.usual(entry, whole, size, threads, numbers)
-    allocated = pointed.lengths(launched, entry, types, whole)
-    usual |= pointed.rooms(entry, usual, types, allocated)
+    from_host = allocated.lengths(launched, entry, types, whole)
+    usual |= allocated.rooms(entry, usual, types, from_host)
     free = {} if powers else {n: usual[n] for n in whole if n not in fixed}
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
@@ -84,7 +84,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
         holds={p.name: contents.of(body, p.name, numbers, plain, names) for p in pointers},
-        held=lengths, lengths=allocated,
+        held=lengths, lengths=from_host,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
         strides=list(apart), pitches=list(pitches),

@@ -29,7 +29,7 @@ _LONGEST = 2**28  # elements of a guess
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What is known of the parameters of a kernel, and how long its buffers are then.
+    """Hold what is known of the parameters of a kernel, and find how long its buffers are then.
 
     types: by name, of `pointers` that of an element; also by the axes of pointers in structs
     whole: the sizes among `values`; `scalars` has what each value is by default

@@ -1,4 +1,4 @@
-"""What decides the way in three periods of a loop: whether all of it goes on to change by the same amount.
+"""Tell from three periods of a loop whether all that decides the way goes on to change by the same amount.
 
 An instruction of the control slice that reads what changes has to be known to keep that up: sums do, a mask
 ``i & 7`` where the change is a multiple of 8, a comparison whose operands do not near each other. Nothing is

@@ -51,7 +51,7 @@ class _Look:
 
 
 class Livelocks:
-    """What is known of livelocks of a launch.
+    """Find livelocks of a launch.
 
     batches: those that run, by their first block
     said: why it hangs, "" as long as it is not known to
@@ -65,7 +65,8 @@ class Livelocks:
         self._on = False
         self.batches: dict[int, Batch] = {}
         self.said, self.lets = "", False
-        self._recorded = 0.0  # seconds
+        self._look: _Look | None = None
+        self._recorded, self._hope = 0.0, 0.0  # seconds; until when
         self._told = False
         self.restart()
 
@@ -122,9 +123,6 @@ class Livelocks:
     def hopes(self) -> bool:
         """Return whether something that is compared is about to come out otherwise, and may end a loop."""
         return time.thread_time() < self._hope
-
-    _look: _Look | None = None
-    _hope = 0.0  # until when
 
     def _note(self, event: int) -> None:
         self._trace.append(event)

@@ -36,7 +36,7 @@ _CALLS = 8  # of a function that are looked at
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """What a text allocates at a place for a name: so many `bytes`, an expression in its own names."""
+    """Hold what a text allocates at a place for a name: `bytes`, an expression in its own names."""
 
     place: int
     name: str
@@ -52,7 +52,7 @@ def _found(plain: str) -> Iterator[Allocation]:
     for at in _MALLOC.finditer(plain):
         written = values.value_at(plain, at.end())
         if at[2]:  # cudaMallocPitch(&x, &pitch, bytes of a row, rows)
-            rows = values.value_at(plain, at.end() + plain[at.end() :].index(written) + len(written) + 1)
+            rows = values.value_at(plain, plain.index(written, at.end()) + len(written) + 1)
             written = f"{at[2]} * ({rows})"
         yield Allocation(place=at.start(), name=at[1], bytes=written)
     for place, vector, number in values.vectors(plain):
@@ -80,7 +80,7 @@ def name(argument: str) -> str:
 
 
 class Allocated:
-    """What the functions of a text have allocated where they launch kernels, or call each other."""
+    """Find what the functions of a text have allocated where they launch kernels, or call each other."""
 
     def __init__(
         self,

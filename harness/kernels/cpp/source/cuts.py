@@ -89,8 +89,8 @@ def used(texts: Mapping[str, str]) -> set[str]:
             else:
                 found.update(words)
     while named := [one for one in left if not one[0].isdisjoint(found)]:
+        left = [one for one in left if one[0].isdisjoint(found)]
         found.update(*(words for _, words in named))
-        left = [one for one in left if one not in named]
     return found
 
 
@@ -120,7 +120,7 @@ def device(texts: dict[str, str], log: str) -> dict[str, str]:
 
 
 class _Known:
-    """What lies in the lines of texts, which are taken apart once an error is in them."""
+    """Find what lies in the lines of texts, which are taken apart once an error is in them."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts

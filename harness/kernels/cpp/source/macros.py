@@ -63,7 +63,7 @@ def _makers(known: dict[str, list[Macro]], words: str) -> set[str]:
 
 
 class _Expansion:
-    """What the macros `known` stand for: those that make kernels, and all that are called in their texts."""
+    """Expand the macros `known`: those that make kernels, and all that are called in their texts."""
 
     def __init__(self, known: dict[str, list[Macro]], made: set[str]) -> None:
         self._known, self._made, self._room = known, made, _LONGEST

@@ -1,0 +1,87 @@
+"""Take from host code how long buffers are, in terms of what a launch gives the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+
+from harness.kernels import text
+from harness.kernels.cpp import elements, extents
+from harness.kernels.cpp.host.launches import Launch
+from harness.kernels.cpp.host.values import SIZEOF
+from harness.kernels.expr import Expr, ExprError
+
+_BYTES = 2**22  # of a buffer whose length is a number
+
+
+def lengths(
+    launched: Launch | None, entry: text.Entry, types: Mapping[str, elements.Type], whole: Sequence[str]
+) -> dict[str, Expr]:
+    """Return the bytes that host code allocates for the pointers of a kernel, in terms of its values.
+
+    The size of a type that is not known is that of an element, if the pointer leads to this type. A number
+    counts, as of the bins of a histogram, unless one of the sizes `whole` is known to be no larger, or one
+    that is not bounds a part of an index.
+    """
+    if launched is None:
+        return {}
+    names, integers = [p.name for p in entry.parameters], dict[str, int | None]()
+    for p, number in zip(entry.parameters, launched.numbers, strict=False):
+        if not p.pointer and any("int" in kind for kind in elements.numbers(types[p.name])):
+            integers[p.name] = number
+    # A name of the host that the kernel has, too, is a macro, and no parameter is another number.
+    macros = {a for a, n in zip(launched.arguments, names, strict=False) if a.isidentifier() and a != n}
+    macros &= {*re.findall(r"\w+", entry.body)} - {*names}
+    known = ("" if macros & {*re.findall(r"\w+", length)} else length for length in launched.lengths)
+    written, found = launched.over(names, list(known)), dict[str, Expr]()
+    for p, length, number in zip(entry.parameters, written, launched.bytes, strict=False):
+        size, own = elements.size(types[p.name]), re.findall(r"\w+", p.type)[-1:]
+        kinds = {*re.findall(rf"\b{SIZEOF}(\w+)", length)} - {*own}
+        same = not kinds or (own and _generic(own[0], entry)) or all(_generic(kind, entry) for kind in kinds)
+        if p.pointer and length and same and (size > 1 or SIZEOF not in length):
+            with contextlib.suppress(ExprError):
+                found[p.name] = Expr.parse(re.sub(rf"\b{SIZEOF}\w*", str(size), length))
+        elif (
+            p.pointer
+            and size <= number <= _BYTES
+            and all(n is None or n * size > number for n in integers.values())
+            and all(_bounds(entry.body, p.name, whole).values())
+        ):
+            found[p.name] = Expr.parse(number)
+    return {pointer: length for pointer, length in found.items() if length.names <= integers.keys()}
+
+
+def rooms(
+    entry: text.Entry,
+    usual: Mapping[str, int],
+    types: Mapping[str, elements.Type],
+    allocated: Mapping[str, Expr],
+) -> dict[str, int]:
+    """Return the sizes up to which a loop goes through a buffer that is shorter than usual: its length."""
+    found = dict[str, int]()
+    for name, length in allocated.items():
+        if not length.names:
+            count = length({}) // elements.size(types[name])
+            found |= {n: min(count, found.get(n, usual[n])) for n in _bounds(entry.body, name, [*usual])}
+    return found
+
+
+def _bounds(body: str, pointer: str, sizes: Sequence[str]) -> dict[str, bool]:
+    """Return the sizes below which a variable in the indices of a pointer stays, ``j`` of ``j < n``.
+
+    It is True where such a variable is the whole index, ``x[j]``, each time.
+    """
+    found = dict[str, bool]()
+    for place in extents.places(body, pointer):
+        for size in sizes:
+            below = re.findall(rf"\b(\w+)\s*<\s*{re.escape(size)}\b", body)
+            if below and (at := re.search(rf"\b(?:{'|'.join(below)})\b", place)):
+                found[size] = found.get(size, True) and place.strip() == at[0]
+    return found
+
+
+def _generic(kind: str, entry: text.Entry) -> bool:
+    """Return True for what a template calls a type of its own, or one of the host does."""
+    own = any(p.split()[-1] == kind for p in entry.template)
+    return own or bool(re.fullmatch(r"T\w?|scalar_t|\w*(?:[Tt]ype|[Ss]calar|[Rr]eal)", kind))
