@@ -75,6 +75,11 @@ __device__ inline void warpgroup_sync(int group)
     asm volatile("bar.sync %0, 128;" :: "r"(2 + group) : "memory");
 }
 
+// Two warpgroups take turns: one waits for its turn, which the other one gives it. Barrier 6 is the first one's.
+__device__ inline void wait_for_turn(int group) { asm volatile("bar.sync %0, 256;" :: "r"(6 + group) : "memory"); }
+
+__device__ inline void give_turn_to(int group) { asm volatile("bar.arrive %0, 256;" :: "r"(6 + group) : "memory"); }
+
 // Publish what one thread of a warp has set up to all THREADS threads. Warps with `arrive_only`, among them the one
 // that did the work, go on at once: the first loads are under way while the rest of the block still starts.
 template <int THREADS>

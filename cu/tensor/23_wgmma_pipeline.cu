@@ -22,6 +22,10 @@
 // the first box is asked for as soon as its own barrier exists, and the producers do not wait for the rest of
 // the block. For what was measured see docs/notes/23_wgmma_pipeline.md.
 //
+// Warpgroups that share a tile write its results at the same time, and nothing is multiplied meanwhile. With PINGPONG=1 each
+// has a tile of its own (at most 128 x 192): one multiplies while the other one writes. The producers load tile after tile,
+// and a warpgroup waits for the stages of every second one.
+//
 // /// kernel
 // entry = "matmul"
 // after = "22c_tma_store"
@@ -31,17 +35,17 @@
 // block = "CONSUMERS + 128"
 // tile  = ["BM", "BN"]
 // grid  = "max(CLUSTER, (CLUSTER < 4) * (SMS // CLUSTER * CLUSTER) + (CLUSTER == 4) * (10 * SMS // 44 * 4) + (CLUSTER == 8) * (10 * SMS // 88 * 8))"
-// where = ["ALONG_N < CLUSTER", "CLUSTER % max(ALONG_N, 1) == 0", "BM % 8 == 0", "BM + BN <= 384 + 32 * (P == 256)",
+// where = ["ALONG_N < CLUSTER", "CLUSTER % max(ALONG_N, 1) == 0", "BM % 8 == 0", "BM + BN <= 384 + 32 * (P == 256)", "HALVES * Q <= 320 + 64 * PINGPONG", "PINGPONG * P <= 192",
 //          "ACROSS and BM < 256 and BN % 64 == 0 or BM % 64 == 0 and BN % 16 == 0", "1008 <= DEEP * (BM + BN)",
 //          "DEEP * STAGE + BOXES <= MOST_SHARED"]
-// shared = "DEEP * STAGE + BOXES * (1 + (Q > 64 and P < 256 and DEEP * STAGE + 2 * BOXES <= MOST_SHARED))"
+// shared = "DEEP * STAGE + BOXES * (1 + (Q > 64 and (HALVES == 1 or PINGPONG) and DEEP * STAGE + 2 * BOXES <= MOST_SHARED))"
 // programmatic = 1
 // loads = "BM + BN"
 // sums  = "wgmma"
-// sass  = ["HGMMA == 4 if P < 256", "HGMMA in loop == 4 if P < 256", "HGMMA == 8 if P == 256", "HGMMA in loop == 8 if P == 256",
+// sass  = ["HGMMA == 4 if HALVES == 1", "HGMMA in loop == 4 if HALVES == 1", "HGMMA == 8 if HALVES == 2", "HGMMA in loop == 8 if HALVES == 2",
 //          "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM", "UTMASTG if Q >= 64 or ACROSS", "ACQBULK", "PREEXIT", "no LDL", "no STL",
 //          # A loop over the operands of TMA: at its stores alone, at no load (see elect_one).
-//          "BRA.U.ANY <= 4 if P < 256 and Q % 16 == 0"]
+//          "BRA.U.ANY <= 4 if HALVES == 1 and Q % 16 == 0"]
 // claim = "Nothing in the loop but four products, two mbarriers and the address of a stage."
 // predict = ["seconds < 1 of 22_wgmma at N=4096"]
 //
@@ -50,7 +54,8 @@
 // ACROSS = "BM % 64 > 0"
 // P = "(1 - ACROSS) * BM + ACROSS * BN"  # the side of which a warpgroup multiplies 64 at a time, and the other one
 // Q = "(1 - ACROSS) * BN + ACROSS * BM"
-// CONSUMERS = "2 * P - 256 * (P == 256)"
+// HALVES = "1 + (P == 256) + PINGPONG * (P // 64 - 1)"  # 64 of P each, of a warpgroup
+// CONSUMERS = "(1 - PINGPONG) * (2 * P - 256 * (P == 256)) + 256 * PINGPONG"
 // BOXES = "64 * CONSUMERS"  # bytes: a box of C of each warp. There are two if a tile has so many and they fit
 // STAGE = "128 * (BM + TRANSA * (-BM % 64) + BN + (1 - TRANSB) * (-BN % 64)) + 16"
 // DEEP = "STAGES + (STAGES == 0) * ((MOST_SHARED - BOXES) // STAGE)"  # 0: as many as fit
@@ -71,6 +76,7 @@
 //       224, 232, 240, 248, 16, 24, 32]
 // BN = [256, 128, 192, 64, 96, 160, 224, 80, 112, 144, 176, 208, 240, 32, 48]
 // STAGES = [4, 0, 8]
+// PINGPONG = [0, 1]
 // CLUSTER = [1, 2, 4, 8]
 // ALONG_N = [0, 1, 2, 4]
 // GROUP = [8, 1, 2, 4]
@@ -94,8 +100,9 @@
 #define ACROSS (BM % 64 > 0)
 #define BP (ACROSS ? BN : BM)
 #define BQ (ACROSS ? BM : BN)
-#define HALVES (BP == 256 ? 2 : 1)     // 64 of P each, of a warpgroup
-#define CONSUMERS (2 * BP / HALVES)    // threads; the producers follow them
+#define HALVES (PINGPONG ? BP / 64 : BP == 256 ? 2 : 1)  // 64 of P each, of a warpgroup
+#define CONSUMERS (PINGPONG ? 256 : 2 * BP / HALVES)    // threads; the producers follow them
+#define SUMS (HALVES * BQ / 2)         // of a thread
 #define PRODUCERS 128       // one would do, but all of them copy a matrix that cannot have a tensor map
 #define HALF (BQ % 16)       // rows of the last box where that is no whole one; TMA stores all boxes as halves then
 #define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
@@ -107,7 +114,7 @@
 typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB), 64, true> Stage;
 constexpr int MOST_SHARED = 232448, OF_STAGE = sizeof(Stage) + 2 * sizeof(Mbarrier), OF_BOXES = 64 * CONSUMERS;  // bytes
 constexpr int DEEP = STAGES ? STAGES : (MOST_SHARED - OF_BOXES) / OF_STAGE;  // stages
-constexpr int BOXES = BQ > 64 && HALVES == 1 && DEEP * OF_STAGE + 2 * OF_BOXES <= MOST_SHARED ? 2 : 1;  // of a warp
+constexpr int BOXES = BQ > 64 && (HALVES == 1 || PINGPONG) && DEEP * OF_STAGE + 2 * OF_BOXES <= MOST_SHARED ? 2 : 1;  // of a warp
 
 #if CLUSTER > 1
 extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(CONSUMERS + PRODUCERS, 1)
@@ -159,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (warp == CONSUMERS / 32 && elect_one()) {
         place = place_of(first);  // now: its divisions take as long as the barriers
         // A warpgroup arrives as one, in all blocks.
-        init_stage_barriers<DEEP>(full, empty, maps ? 1 : 1 + PRODUCERS, CONSUMERS / 128 * CLUSTER, [&] {
+        init_stage_barriers<DEEP>(full, empty, maps ? 1 : 1 + PRODUCERS, (PINGPONG ? 1 : CONSUMERS / 128) * CLUSTER, [&] {
             if (!maps) return;
             wait_for_prerequisites();  // the consumers wait for what comes after it
             stages[0].load_own<SHARE_Q, SHARE_P>(map_of_p(place.matrix), map_of_q(place.matrix), place.p, place.q, 0, full);
@@ -170,9 +177,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && self >= CONSUMERS);
 
     if (self >= CONSUMERS) {
-        if (BP == 128) setmaxnreg_dec<104>();  // loading needs few registers,
-        if (BP == 192) setmaxnreg_dec<80>();
-        if (BP == 256) setmaxnreg_dec<88>();
+        // Loading needs few registers,
+        if (CONSUMERS > 128) setmaxnreg_dec<(CONSUMERS == 384 ? 80 : SUMS <= 128 ? 104 : SUMS <= 160 ? 88 : 56)>();
         int stage = 0, parity = 1;  // all stages are empty: the first waits end at once
         if (maps && warp == CONSUMERS / 32 && elect_one()) {
             stages[0].load_rest<SHARE_Q, SHARE_P>(map_of_p(place.matrix), map_of_q(place.matrix), place.p, place.q, 0, full,
@@ -209,9 +215,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return;
     }
 
-    if (BP == 128) setmaxnreg_inc<200>();  // so the consumers take over the rest
-    if (BP == 192) setmaxnreg_inc<144>();
-    if (BP == 256) setmaxnreg_inc<208>();
+    // so the consumers take over the rest.
+    if (CONSUMERS > 128) setmaxnreg_inc<(CONSUMERS == 384 ? 144 : SUMS <= 128 ? 200 : SUMS <= 160 ? 208 : 224)>();
     // TMA writes 16 bytes or none of them: at a ragged edge it would write past the end of a row.
     const bool boxes = beta == 0.f && !FLOAT_C;  // results go through shared memory
     const bool map_for_c = aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(ELEMENT)) && N % 8 == 0 && boxes;
@@ -219,20 +224,30 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                        && (unsigned long long)C % sizeof(OUT[2]) == 0 && ldc % 2 == 0;
     float sums[HALVES][BQ / 2];
     int stage = 0, parity = 0;
-    for (unsigned tile = first; tile < tiles; tile += step) {
+    const auto leave_out_a_tile = [&] {  // the other warpgroup's
+        const int next = stage + (K + BK - 1) / BK;
+        stage = next % DEEP, parity ^= next / DEEP % 2;
+    };
+    const int turn = PINGPONG ? warp / 4 : 0, part = PINGPONG ? 0 : warp / 4;  // every second tile, or a part of each
+    if (turn) leave_out_a_tile();
+    for (unsigned tile = first + turn * step; tile < tiles; tile += (1 + PINGPONG) * step) {
         const Place place = place_of(tile);
         int last = 0;
+        // Only with the other one's stages behind it does the parity of a stage tell which time it is filled.
+        if (PINGPONG && tile > first) wait_for_turn(turn);
         #pragma unroll 1
         for (int left = K; left > 0; left -= BK) {
             mbarrier_wait(full + stage, parity);
-            stages[stage].multiply(sums, warp / 4 * (64 * HALVES), left < K);
+            stages[stage].multiply(sums, part * (64 * HALVES), left < K);
             wgmma_wait_group<1>();  // the products of the last stage are done: it may be filled again
             if (left < K) consumer_release<CLUSTER>(empty + last, self, warp);
             last = stage;
             if (++stage == DEEP) stage = 0, parity ^= 1;
         }
+        if (PINGPONG && tile + step < tiles) give_turn_to(1 - turn);
         wgmma_wait_all(sums);
         consumer_release<CLUSTER>(empty + last, self, warp);
+        if (PINGPONG) leave_out_a_tile();
 
         OUT* const own_c = C + TO_MATRIX(place.matrix, stride_c);
         // A box of 16 rows and 64 columns, or as many of its rows.
@@ -264,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         for (int half = 0; half < HALVES; ++half) {
             auto& sum = sums[half];
             // The first of P and of Q that the warp has sums of: 16 of P, all of the tile's Q.
-            const unsigned group_p = place.p + (warp / 4 * HALVES + half) * 64, own_p = group_p + warp % 4 * 16;
+            const unsigned group_p = place.p + (part * HALVES + half) * 64, own_p = group_p + warp % 4 * 16;
             const unsigned own_q = place.q;
             if (alpha != 1.f)
                 #pragma unroll

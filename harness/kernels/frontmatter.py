@@ -24,7 +24,7 @@ from harness.kernels.expectation import Expectation
 from harness.kernels.expr import AXES, BLOCK_NAMES, GRID_NAMES, TAKEN, Expr, ExprError
 from harness.kernels.prediction import Prediction
 
-MAX_CONFIGS = 500_000  # a space larger than this is a mistake in the front matter, not a space
+MAX_CONFIGS = 1_000_000  # a space larger than this is a mistake in the front matter, not a space
 BYTES = {"swizzle": (0, 32, 64, 128), "promotion": (256, 0, 64, 128)}  # of a tensor map, the default first
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _ENTRY = re.compile(r"[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*\s*(?:<[\w\s:,<>()*&+-]*>)?\Z", re.ASCII)
