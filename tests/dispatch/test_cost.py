@@ -154,6 +154,17 @@ def test_the_model_by_hand() -> None:
     assert one.busy(128, 128, 250, 132, straddled=True) == 2 * 16 * 15 + 100
 
 
+def test_the_end_of_a_tile_passes_under_the_next_one_by_hand() -> None:
+    """PINGPONG: four steps of 100 cycles a tile, 132 tiles at once."""
+    given = {"step": 100, "tile": 300}
+    one = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 128, "CLUSTER": 1, "PINGPONG": 1}, **given)
+    assert [one.busy(128, 128 * 132 * tiles, 256, 132) for tiles in (1, 2, 3)] == [700, 1100, 1500]
+    apart = candidate("23_wgmma_pipeline", {"BM": 128, "BN": 128, "CLUSTER": 1, "PINGPONG": 0}, **given)
+    assert [apart.busy(128, 128 * 132 * tiles, 256, 132) for tiles in (1, 2, 3)] == [700, 1400, 2100]
+    # One step a tile: a warpgroup's end takes longer than the other one's steps, and then that one waits.
+    assert [one.busy(128, 128 * 132 * tiles, 64, 132) for tiles in (1, 2, 3, 4, 5)] == [400, 500, 800, 900, 1200]
+
+
 def test_the_l2_cache_limits_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 168 x 64 ask for 30 KB a step, more than 400 cycles deliver; two blocks of a cluster share."""
     small = candidate("23_wgmma_pipeline", {"BM": 168, "BN": 64, "CLUSTER": 1}, step=404, tile=100)

@@ -22,7 +22,8 @@ as many as fill the SMs BLOCKS times, if k is long enough for them; they do not 
 ``"clusters"`` (25_wgmma_tf32) as many clusters share a tile as there is room for. With ``"even"``
 (35_wgmma_stream_k) all blocks have the same number of steps, wherever tiles end. Where tiles are shared,
 `sharing` is added: for storing partial sums, finding those of the others and adding them. With ``"even"`` it
-is for two blocks, and grows with their number, for one of them adds up what all have stored.
+is for two blocks, and grows with their number, for one of them adds up what all have stored. With PINGPONG=1
+(23_wgmma_pipeline) a tile's end passes under the steps of the next one, whose warps have the time of both.
 
 All steps take no less than L2 needs to deliver A and B once for each cluster (`Candidate.l2_bytes`). A step
 takes `turned_a` times as long where A is stored transposed, and `turned_b` where B is. A tile takes
@@ -258,6 +259,8 @@ class Candidate:
             longest = max(longest, steps * self.fed * (copied + _FED_MORE))
         if self.variant.kernel.tensormaps:
             longest = max(longest, self.l2_bytes(M, N, K) / (sms * _L2_BYTES))
+        if self.variant.params.get("PINGPONG"):
+            return longest + tile + (tiles - 1) // 2 * max(0.0, tile - longest / tiles)
         return longest + tiles * tile + shared * self.sharing
 
     def cycles(self, M: int, N: int, K: int, sms: int, layout: str = NN, pitches: Pitches = ALIGNED) -> float:

@@ -15,7 +15,7 @@ from harness.dispatch.model.traffic import Pitches
 
 _PARAMETERS = (
     *("STAGES", "CLUSTER", "ALONG_N", "SPLIT", "SHARE", "ACROSS", "BLOCKS", "WARPS_M", "FEW", "ROWS"),
-    *("OUTPUTS", "BK", "TURN", "SLICES", "GROUP"),
+    *("OUTPUTS", "BK", "TURN", "SLICES", "GROUP", "PINGPONG"),
 )
 _CONSTANTS = ("resident", "start", "step")  # which tell candidates apart that differ in little
 _PRODUCT = ("log2 M", "log2 N", "log2 K", "log2 M / N", "log2 multiply-adds", "A MiB", "B MiB", "C MiB")
