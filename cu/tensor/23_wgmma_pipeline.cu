@@ -43,7 +43,8 @@
 // loads = "BM + BN"
 // sums  = "wgmma"
 // sass  = ["HGMMA == 4 if HALVES == 1", "HGMMA in loop == 4 if HALVES == 1", "HGMMA == 8 if HALVES == 2", "HGMMA in loop == 8 if HALVES == 2",
-//          "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM", "UTMASTG if Q >= 64 or ACROSS", "ACQBULK", "PREEXIT", "no LDL", "no STL",
+//          "WARPGROUP.DEPBAR in loop == 1", "no BAR in loop", "UTMALDG", "STSM", "UTMASTG if Q >= 64 or ACROSS", "ACQBULK", "PREEXIT",
+//          "no LDL in loop", "no STL in loop", "no LDL if PINGPONG * HALVES * Q < 320", "no STL if PINGPONG * HALVES * Q < 320",
 //          # A loop over the operands of TMA: at its stores alone, at no load (see elect_one).
 //          "BRA.U.ANY <= 4 if HALVES == 1 and Q % 16 == 0"]
 // claim = "Nothing in the loop but four products, two mbarriers and the address of a stage."
