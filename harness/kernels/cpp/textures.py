@@ -5,6 +5,7 @@ Functions that a kernel hands an object on to are read with what they are given 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -23,7 +24,10 @@ _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([^()]*?)\s*\)")
 _MADE = re.compile(r"\bmake_(\w+)\s*\(|\(\s*((?:unsigned\s+)?\w+)\s*\)\s*[\w(]")
 _LITERAL = re.compile(r"[-+]?(?:(\d+[uU]?)|[\d.]+(?:e[-+]?\d+)?f)\Z")
 _VECTOR = re.compile(r"\b(?:u?(?:char|short|int)|float)[24]\b(?!\s*\*)")
-_NORMALIZED = re.compile(r"(?<=f\))\s*/|(?<=\df)\s*/|(?<=\dF)\s*/|/(?=\s*\(?\(?\s*float\b)")
+_NORMALIZED = re.compile(  # (x + 0.5f) / n, 2.f * x / n, (float)x / n, x / (float)n
+    r"((?:\d\.\d*|\.\d+)[fF]?\)?(?:\s*\*\s*\w+)?|\(\s*float\s*\)\s*\w+|\bfloat\s*\(\s*\w+\s*\))\s*/"
+    r"|/(?=\s*\(*\s*float\b)"
+)
 _ROUNDS, _LONGEST = 4, 100_000  # functions in each other, and characters of what all do
 _AXES = {"1D": 1, "2D": 2, "3D": 3, "Cubemap": 2}
 
@@ -66,18 +70,16 @@ def whole(texts: Sequence[str], entry: text.Entry, name: str) -> str:
 
 def of(body: str, entry: text.Entry) -> dict[str, Used]:
     """Return the textures and surfaces of a kernel by parameter; `body` is its `whole`."""
-    types = {p.name: p.type for p in entry.parameters}
+    types = {p.name: p.type for p in entry.parameters if not p.pointer}
     calls = dict[str, list[Used]]()
     for at in _CALL.finditer(body):
         given = text.split(body[at.end() + 1 : text.closing(body, at.end())])
-        place = next((i for i, one in enumerate(given[:2]) if one in types), None)
-        if place is None or (at[4] and place == 0):
-            continue
-        used = _used(at, given, place, body, types)
-        if len(used.places[0]) and all(map(len, used.places)):
-            calls.setdefault(given[place], []).append(used)
-    pointers = {p.name for p in entry.parameters if p.pointer}
-    return {name: _merged(found) for name, found in calls.items() if name not in pointers}
+        place = 0 if given and given[0] in types and not at[4] else 1  # behind a value or where it goes
+        if given[place : place + 1] and given[place] in types:
+            used = _used(at, given, place, body, types)
+            if len(used.places) >= used.axes:
+                calls.setdefault(given[place], []).append(used)
+    return {p.name: _merged(calls[p.name]) for p in entry.parameters if p.name in calls}
 
 
 def plain(body: str) -> str:
@@ -86,7 +88,7 @@ def plain(body: str) -> str:
     The types of texels, ``float4 v``, say nothing of how buffers are read, and ``(x + 0.5f) / width`` divides
     no size into parts.
     """
-    return _NORMALIZED.sub(" + ", _VECTOR.sub("", body))
+    return _NORMALIZED.sub(r"\1 + ", _VECTOR.sub("", body))
 
 
 def _used(at: re.Match[str], given: list[str], place: int, body: str, types: Mapping[str, str]) -> Used:
@@ -96,14 +98,11 @@ def _used(at: re.Match[str], given: list[str], place: int, body: str, types: Map
     rest = given[place + 1 :]
     layer = rest[axes + (cube and not surface) :][: layered or (cube and surface)]  # a direction has z, too
     width = _SIZEOF.search(rest[0]) if surface and rest else None
+    counted = width and (_declared(width[1], body, types) or width[1])  # sizeof(value) is one of its type
     value = given[0].strip("& ") if place else ""
-    kind = (
-        (at[5] or "").strip() or (width[1] if width else "") or (_kind(value, body, types) if value else "")
-    )
-    if width and re.fullmatch(r"[a-z_]\w*", kind) and (declared := _declared(kind, body, types)):
-        kind = declared  # sizeof(value)
+    kind = at[5] or counted or (_kind(value, body, types) if value else "")
     return Used(
-        surface=surface, axes=axes, layered=layered, cube=cube, written=bool(at[4]), kind=kind,
+        surface=surface, axes=axes, layered=layered, cube=cube, written=bool(at[4]), kind=kind.strip(),
         places=tuple((one,) for one in (*rest[:axes], *layer)),
     )  # fmt: skip
 
@@ -119,7 +118,7 @@ def _merged(calls: Sequence[Used]) -> Used:
         cube=most.cube,
         written=any(one.written for one in calls),
         kind=next((one.kind for one in calls if one.kind), ""),
-        places=tuple(tuple(dict.fromkeys(sum(along, ()))) for along in zip(*alike, strict=True)),
+        places=tuple(tuple(dict.fromkeys(itertools.chain(*along))) for along in zip(*alike, strict=True)),
     )
 
 

@@ -33,8 +33,7 @@ _OBJECT = (
 _HINTS = {  # of types that stand for more than numbers
     "CUtensorMap": "its box is no number in this file: [tensormaps] of front matter says what it is. In "
     "Python it is emulate(..., arguments=[TensorMap(...)])",
-    "cudaTextureObject_t": _OBJECT,
-    "cudaSurfaceObject_t": _OBJECT,
+    **dict.fromkeys(guesses.OBJECTS, _OBJECT),
 }
 _WRITE = "give it front matter and a problem: `harness new` writes both"
 _DEEPER = (

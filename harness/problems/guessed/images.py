@@ -35,6 +35,7 @@ _BYTES = re.compile(
 _CAST = re.compile(
     r"\(\s*(?:unsigned\s+)?(?:int|unsigned|size_t|float|u?int32_t)\s*\)|\bstatic_cast\s*<[\w\s]+>"
 )
+_ADDED = re.compile(r"[-+]\s*\d+\b(?!\s*[*/])")
 _CALLED = {  # what sizes along x, y and z are called
     "width": r"(?i:width|cols|columns)|nx|\A[wW]\Z|_w\Z|[a-z]W\Z|[xX]\Z",
     "height": r"(?i:height|rows)|ny|\A[hH]\Z|_h\Z|[a-z]H\Z|[yY]\Z",
@@ -190,9 +191,15 @@ def bound(written: str, body: str, sizes: Sequence[str], numbers: Values, texel:
     first = next((limit for limit in limits.values() if not limit.isdecimal()), "")
     if "*" not in written and first:
         return first
-    most = _WORD.sub(lambda word: f"({limits[word[0]]} - 1)" if word[0] in limits else word[0], written)
+    plain = _ADDED.sub("", written).replace(
+        "/", "//"
+    )  # what is added leads outside, or to the rest of a part
+    alone = len(limits) == 1 and "/" not in plain  # of 2 * x + 1 all is 2 * width
+    most = {word: f"{limit}" if alone else f"({limit} - 1)" for word, limit in limits.items()}
     with contextlib.suppress(ExprError):
-        whole = Expr.parse(f"({most.replace('/', '//')}) + 1")
+        whole = Expr.parse(
+            f"({_WORD.sub(lambda word: most.get(word[0], word[0]), plain)}) + {int(not alone)}"
+        )
         return whole.text if whole.names <= {*sizes} else first
     return first
 
