@@ -270,7 +270,10 @@ def test_what_no_call_takes_is_refused(tmp_path: Path) -> None:
         assert "no call such as tex2D" in ran.output
 
 
-BODY = "int i = y * w + x; int b = x * 4; if (x < w && y < h) { } if (z >= 3) return; for (; k < 5;) p = s;"
+BODY = """
+int i = y * w + x, v = clamp(y - 1, 0, h - 1); int b = x * 4; if (x < w && y < h) { } if (z > 3) return;
+for (; k < 5;) for (; l <= 7;) q = s; if (v < w || h <= v) return; if (p.y >= size.h || h > p.y) return;
+"""
 
 
 @pytest.mark.parametrize(
@@ -287,8 +290,10 @@ BODY = "int i = y * w + x; int b = x * 4; if (x < w && y < h) { } if (z >= 3) re
         ("x / 2 * 2", 1, 49),
         ("i", 1, 50 * 60),
         ("y * w + x + 1", 1, 50 * 60),
-        ("z", 1, 3),
-        ("2 * z + k", 1, 9),
+        ("z", 1, None),
+        ("2 * k + l", 1, 2 * 4 + 7 + 1),
+        ("v", 1, 60),
+        ("2 * p.y", 1, 120),
         ("s", 1, 8),
         ("2", 1, 3),
         ("blockIdx.x * 8 + k", 1, None),

@@ -5,6 +5,7 @@ Functions that a kernel hands an object on to are read with what they are given 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -23,12 +24,14 @@ _BEFORE = 300  # characters of what stands before a function's parameters
 _SIZEOF = re.compile(r"\bsizeof\s*\(\s*([^()]*?)\s*\)")
 _MADE = re.compile(r"\bmake_(\w+)\s*\(|\(\s*((?:unsigned\s+)?\w+)\s*\)\s*[\w(]")
 _LITERAL = re.compile(r"[-+]?(?:(\d+[uU]?)|[\d.]+(?:e[-+]?\d+)?f)\Z")
-_VECTOR = re.compile(r"\b(?:u?(?:char|short|int)|float)[24]\b(?!\s*\*)")
+_VECTOR = re.compile(r"\b(?:u?(?:char|short|int)|float)[234]\b(?!\s*\*)")
 _NORMALIZED = re.compile(  # (x + 0.5f) / n, 2.f * x / n, (float)x / n, x / (float)n
     r"((?:\d\.\d*|\.\d+)[fF]?\)?(?:\s*\*\s*\w+)?|\(\s*float\s*\)\s*\w+|\bfloat\s*\(\s*\w+\s*\))\s*/"
     r"|/(?=\s*\(*\s*float\b)"
 )
 _ROUNDS, _LONGEST = 4, 100_000  # functions in each other, and characters of what all do
+_KEPT = 8  # texts
+Function = tuple[list[str], tuple[str, ...], str]  # parameters of its template, its own, and its body
 _AXES = {"1D": 1, "2D": 2, "3D": 3, "Cubemap": 2}
 
 
@@ -57,7 +60,9 @@ class Used:
 
 def whole(texts: Sequence[str], entry: text.Entry, name: str) -> str:
     """Return the body of the kernel `name`, and those of the functions to which it hands its values on."""
-    known = {function: found for source in texts for function, found in _functions(source)}
+    if not any(map(_CALL.search, texts)):
+        return entry.body
+    known = {function: found for source in texts for function, found in _functions(source).items()}
     types, objects = entry.types(name), {p.name for p in entry.parameters if not p.pointer}
     left, found = [replaced(entry.body, types)], ""
     for _ in range(_ROUNDS):
@@ -139,20 +144,20 @@ def _declared(name: str, body: str, types: Mapping[str, str]) -> str:
     return types.get(name) or (found[1] if found and found[1] not in ("return", "auto", "else") else "")
 
 
-def _functions(source: str) -> Iterator[tuple[str, tuple[list[str], tuple[str, ...], str]]]:
-    """Yield the functions of a text: their names, with (template parameters, parameters, body) of each."""
-    plain = text.blank(source)
+@functools.lru_cache(maxsize=_KEPT)
+def _functions(source: str) -> dict[str, Function]:
+    """Return the functions of a text by their names."""
+    plain, found = text.blank(source), dict[str, Function]()
     for begin, opened, closed, names in values.bodies(plain):
         if head := _HEAD.search(plain[max(0, begin - _BEFORE) : begin]):
             template = [
                 words[-1] for part in text.split(head[1] or "") if (words := re.findall(r"\w+", part))
             ]
-            yield head[2], (template, names, plain[opened : closed + 1])
+            found[head[2]] = template, names, plain[opened : closed + 1]
+    return found
 
 
-def _bodies(
-    body: str, objects: Set[str], known: Mapping[str, tuple[list[str], tuple[str, ...], str]]
-) -> Iterator[str]:
+def _bodies(body: str, objects: Set[str], known: Mapping[str, Function]) -> Iterator[str]:
     """Yield what functions do that a body hands one of `objects`, in the words of the caller."""
     for at in _CALLED.finditer(body):
         if at[1] not in known or (end := text.closing(body, at.end())) < 0:

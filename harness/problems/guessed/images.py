@@ -133,6 +133,9 @@ def of(body: str, entry: text.Entry, texts: Sequence[str], made: Mapping[str, Ma
     """Return the textures and surfaces that calls in a `textures.whole` take, without their extents."""
     used = textures.of(body, entry)
     known = {name: made.get(name, Made()) for name in used}
+    known |= {  # which are not sampled
+        n: Made(texel=known[n].texel, extents=known[n].extents) for n, one in used.items() if one.surface
+    }
     return Images(
         body=body, used=used, made=known, kinds={n: _kind(one, known[n], texts) for n, one in used.items()}
     )
@@ -168,7 +171,9 @@ def extents(images: Images, sizes: Sequence[str], numbers: Values, size: int) ->
             most = values.largest(known or [_by_name(along, place, sizes) or str(size)])
             if used.cube and along == "layers":
                 most = f"{_FACES} * ({most})" if used.layered else str(_FACES)
-            found[f"{name}.{along}"] = Expr.parse(most)
+            found[f"{name}.{along}"] = Expr.parse(size)
+            with contextlib.suppress(ExprError):  # of a size that is called as a word of expressions
+                found[f"{name}.{along}"] = Expr.parse(most)
     return found
 
 
@@ -191,15 +196,13 @@ def bound(written: str, body: str, sizes: Sequence[str], numbers: Values, texel:
     first = next((limit for limit in limits.values() if not limit.isdecimal()), "")
     if "*" not in written and first:
         return first
-    plain = _ADDED.sub("", written).replace(
-        "/", "//"
-    )  # what is added leads outside, or to the rest of a part
-    alone = len(limits) == 1 and "/" not in plain  # of 2 * x + 1 all is 2 * width
-    most = {word: f"{limit}" if alone else f"({limit} - 1)" for word, limit in limits.items()}
+    # What is added leads outside, or to the rest of a part: all of 2 * x + 1 is 2 * width.
+    plain = _ADDED.sub("", written).replace("/", "//")
+    alone = len(limits) == 1 and "/" not in plain
+    most = {word: limit if alone else f"({limit} - 1)" for word, limit in limits.items()}
+    plain = _WORD.sub(lambda word: most.get(word[0], word[0]), plain)
     with contextlib.suppress(ExprError):
-        whole = Expr.parse(
-            f"({_WORD.sub(lambda word: most.get(word[0], word[0]), plain)}) + {int(not alone)}"
-        )
+        whole = Expr.parse(plain if alone else f"({plain}) + 1")
         return whole.text if whole.names <= {*sizes} else first
     return first
 
@@ -213,13 +216,15 @@ def _plain(written: str, texel: int) -> str:
 
 
 def _limit(word: str, body: str, sizes: Sequence[str], numbers: Values) -> str:
-    """Return the size, else the number, that a word is compared with; "" if there is none."""
+    """Return the size that a word is compared with, the largest one; else the number below which it stays."""
     name, other = rf"(?<![\w.]){re.escape(word)}\s*", r"(?:\(\s*\w+\s*\)\s*)?([A-Za-z_]\w*|\d+)"
-    after = re.findall(rf"{name}(?<![-<>])(?:[<>]=?|!=)(?![<>])\s*{other}", body)
+    after = re.findall(rf"{name}(?<![-<>])([<>]=?|!=)(?![<>])\s*{other}", body)
     before = re.findall(rf"{other}(?:\.\w+)?\s*(?<![-<>])[<>]=?(?![<>])\s*{name}(?![\w.(])", body)
-    found = [size for size in (*after, *before) if size in sizes and size != word]
-    known = (numbers.number(part) or 0 for part in after)
-    return next(iter(found), "") or str(max(known, default=0) or "")
+    found = dict.fromkeys(size for size in (*(size for _, size in after), *before) if size in sizes)
+    found.pop(word, None)
+    below = [(part, mark == "<=" and part.isdecimal()) for mark, part in after if mark[0] == "<"]
+    known = ((numbers.number(part) or 0) + last for part, last in below)
+    return values.largest([*found]) if found else str(max(known, default=0) or "")
 
 
 def _given(word: str, body: str) -> str:

@@ -39,7 +39,7 @@ def of(source: str, entry: text.Entry, name: str) -> dict[str, Made]:
 
     That is what has the name that host code passes, or the parameter's, or is the only one of the text.
     """
-    made = _made(source)
+    made = _made(source) if _CREATE.search(source) else {}
     launched = launches.of(source, name)
     passed = (*(launched.arguments if launched else ()), *[""] * len(entry.parameters))
     found = {}
