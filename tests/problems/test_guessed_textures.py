@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from harness.cli import main
 from harness.kernels import catalog, compiler, text
-from harness.kernels.cpp import textures
 from harness.kernels.cpp.host import samplers, values
 from harness.kernels.expr import Expr
 from harness.launch import emulated
 from harness.launch.builds import Built
-from harness.problems.guessed import images
+from harness.problems.guessed import images, textures
 from harness.problems.guessed.arguments import problem_of
 from harness.support.cache import Cache
 

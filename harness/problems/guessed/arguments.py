@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import calls, elements, extents, guesses, textures
+from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import allocated, contents, images, pointed, sizes
+from harness.problems.guessed import allocated, contents, images, pointed, sizes, textures
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.protocol import Argument, Axes, Tensor
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import elements, textures
+from harness.kernels.cpp import elements
 from harness.kernels.cpp.host import values
 from harness.kernels.cpp.host.samplers import Made
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
+from harness.problems.guessed import textures
 from harness.problems.protocol import Argument, Image
 
 _MOST = 2**24  # texels
