@@ -11,13 +11,15 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from harness.cli import main
+from harness.errors import UsageError
 from harness.kernels import catalog, compiler, text
 from harness.kernels.cpp.host import samplers, values
 from harness.kernels.expr import Expr
-from harness.launch import emulated
+from harness.launch import emulated, kernel
 from harness.launch.builds import Built
 from harness.problems.guessed import images, textures
 from harness.problems.guessed.arguments import problem_of
+from harness.problems.protocol import Image
 from harness.support.cache import Cache
 
 XY = "int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;"
@@ -213,11 +215,11 @@ def test_right_kernels_are_clean_and_planted_faults_are_found(
 def ran(path: Path, source: str, cache: Cache) -> tuple[Any, dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the guessed problem of a kernel, its inputs, and the arrays after a launch in the emulator."""
     path.write_text(source)
-    kernel = catalog.kernel(str(path))
-    problem: Any = problem_of(kernel).from_axes({})
-    cubin = compiler.compile_kernel(kernel.variant(), "sm_90a", cache)
+    found = catalog.kernel(str(path))
+    problem: Any = problem_of(found).from_axes({})
+    cubin = compiler.compile_kernel(found.variant(), "sm_90a", cache)
     inputs = problem.inputs(1)
-    built = Built(variant=kernel.variant(), cubin=cubin, sass=None)
+    built = Built(variant=found.variant(), cubin=cubin, sass=None)
     run, arrays = emulated.launch(built, problem, inputs, emulated.Options())
     assert not run.findings
     return problem, inputs, arrays
@@ -267,6 +269,11 @@ def test_what_no_call_takes_is_refused(tmp_path: Path) -> None:
         ran = CliRunner().invoke(main, ["check", str(path)])
         assert ran.exit_code == 2 and "no value can be guessed" in ran.output, ran.output
         assert "no call such as tex2D" in ran.output
+
+
+def test_a_gpu_gets_none() -> None:
+    with pytest.raises(UsageError, match="a texture or surface among the arguments is the emulator's"):
+        kernel._argument(Image(operand="t", shape=(4,)), {})
 
 
 BODY = """
