@@ -12,12 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.driver import tensormap
-from harness.emulator import Buffer, Emulation, Record, TensorMap, emulate, initial_variables
+from harness.emulator import Buffer, Emulation, Record, TensorMap, Texture, emulate, initial_variables
 from harness.emulator.blocks.endless.loops import BUDGET
 from harness.errors import InspectError
 from harness.launch.builds import Built
 from harness.launch.kernel import NULL, Mapped, cluster, grid, maps, workspace
-from harness.problems.protocol import Argument, Problem, Struct, Table, Tensor, constants, outputs, updated
+from harness.problems.protocol import (
+    Argument,
+    Image,
+    Problem,
+    Struct,
+    Table,
+    Tensor,
+    constants,
+    outputs,
+    updated,
+)
 from harness.problems.registry import blamed
 from harness.sass import access_widths
 from harness.support.cache import Cache
@@ -176,6 +186,17 @@ def _argument(given: Argument, arrays: Mapping[str, NDArray[Any]], problem: Prob
             strides=given.strides,
             box=given.box,
             swizzle=given.swizzle,
+        )
+    if isinstance(given, Image):
+        return Texture(
+            array=arrays[given.operand].reshape(given.shape),
+            name=given.operand,
+            channels=given.channels,
+            layered=given.layered,
+            filter=given.filter,
+            address=given.address,
+            normalized=given.normalized,
+            read_normalized=given.read_normalized,
         )
     return buffer(given) if isinstance(given, str) else given
 

@@ -24,7 +24,7 @@ from harness.kernels.dtypes import TF32
 from harness.kernels.spec import Box, Variant
 from harness.launch.fresh.zones import Fenced
 from harness.launch.operands import Operands
-from harness.problems.protocol import Argument, Compiled, Layout, Matrices, Problem, Table, Tensor
+from harness.problems.protocol import Argument, Compiled, Image, Layout, Matrices, Problem, Table, Tensor
 from harness.problems.protocol import Struct as ByValue
 from harness.support.resources import Closing
 
@@ -131,6 +131,9 @@ def _argument(argument: Argument, buffers: Mapping[str, Fenced]) -> Any:
         return Struct(argument.pack(lambda name: buffers[name].ptr), argument.align)
     if isinstance(argument, Tensor):
         raise UsageError("a tensor map among the arguments is the emulator's", hint="see tensormaps")
+    if isinstance(argument, Image):
+        hint = "harness check runs it there; on a GPU a program of its own makes it"
+        raise UsageError("a texture or surface among the arguments is the emulator's", hint=hint)
     if isinstance(argument, Table):
         raise UsageError("pointers behind pointers among the arguments are the emulator's")
     return buffers[argument] if isinstance(argument, str) else argument

@@ -20,6 +20,7 @@ from harness.problems.gemm import Gemm
 from harness.problems.protocol import (
     Axes,
     Compiled,
+    Image,
     Problem,
     Reference,
     Struct,
@@ -139,7 +140,7 @@ def _check_argument(cls: type[Problem], argument: Any, inputs: Mapping[str, Any]
     if isinstance(argument, Struct):
         for member in argument.members.values():
             _check_argument(cls, member, inputs)
-    elif isinstance(argument, str | Tensor | Table):
+    elif isinstance(argument, str | Tensor | Table | Image):
         named = [argument] if isinstance(argument, str) else [argument.operand]
         named += argument.pointers.values() if isinstance(argument, Table) else []
         for name in [name for name in named if name not in inputs]:

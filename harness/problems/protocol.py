@@ -84,9 +84,27 @@ class Table:
     pointers: Mapping[int, str]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An argument that is a texture or surface of an operand, of this shape, outermost extent first.
+
+    With `layered` the first extent counts layers, with `channels` over 1 the last one counts these. What the
+    others mean `harness.emulator.Texture` says. The emulator alone takes it.
+    """
+
+    operand: str
+    shape: tuple[int, ...]
+    channels: int = 1
+    layered: bool = False
+    filter: str = "point"
+    address: tuple[str, ...] = ("clamp",)
+    normalized: bool = False
+    read_normalized: bool = False
+
+
 # The name of an operand, for a pointer to it; a scalar, whose dtype gives its C type; or a struct of such.
 Member = str | np.generic | Struct
-Argument = Member | Tensor | Table
+Argument = Member | Tensor | Table | Image
 
 
 @dataclass(frozen=True, kw_only=True)

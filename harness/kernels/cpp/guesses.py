@@ -21,6 +21,7 @@ _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
 _MOST_THREADS, _WARP = 1024, 32
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
+OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
 _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
     r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?|\w+_t)"
@@ -162,7 +163,7 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """
     launched = launches.of(source, name)
     parameters = axes(entry).parameters
-    if launched is None or any(not p.pointer and p.type not in _REAL for p in parameters):
+    if launched is None or any(not p.pointer and p.type not in (*_REAL, *OBJECTS) for p in parameters):
         return {}
     given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
     whole = len(given) == sum(p.pointer for p in parameters) and all(given.values())

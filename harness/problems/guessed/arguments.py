@@ -19,18 +19,21 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
-from harness.kernels.cpp.host import launches, tensors
+from harness.kernels.cpp.host import launches, samplers, tensors
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import allocated, contents, pointed, sizes
+from harness.problems.guessed import allocated, contents, images, pointed, sizes, textures
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.protocol import Argument, Axes, Tensor
 
+_OBJECT = (
+    "no call such as tex2D<float>(tex, x, y) takes it here; in Python emulate(ptx, ..., "
+    "arguments=[Texture(array=...)]) does"
+)
 _HINTS = {  # of types that stand for more than numbers
     "CUtensorMap": "its box is no number in this file: [tensormaps] of front matter says what it is. In "
     "Python it is emulate(..., arguments=[TensorMap(...)])",
-    "cudaTextureObject_t": "emulate(ptx, ..., arguments=[Texture(array=...)]) in Python takes one",
-    "cudaSurfaceObject_t": "emulate(ptx, ..., arguments=[Texture(array=...)]) in Python takes one",
+    **dict.fromkeys(guesses.OBJECTS, _OBJECT),
 }
 _WRITE = "give it front matter and a problem: `harness new` writes both"
 _DEEPER = (
@@ -50,17 +53,19 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     dimensions = max(entry.dimensions, len(kernel.block))
-    maps = tensors.of(host, entry, kernel.entry)
+    maps, made = tensors.of(host, entry, kernel.entry), samplers.of(host, entry, kernel.entry)
+    pictures = images.of(textures.whole(texts, entry, kernel.entry), entry, texts, made)
     types: dict[str, Any] = {
-        p.name: (maps[p.name].element.lower(), 1)
-        if p.name in maps
+        p.name: pictures.kinds.get(p.name) or (maps[p.name].element.lower(), 1)
+        if p.name in maps or p.name in pictures.used
         else _type(replace(p, type=_instance(p.type, known)), kernel, texts)
         for p in entry.parameters
     }
-    values, pointers = pointed.divided(entry, maps, types)
+    values, pointers = pointed.divided(entry, maps, types, pictures.used)
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, values, types)
-    alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
-    depth, size = sizes.each(kernel, entry, whole, dimensions, alone)
+    depth, size = sizes.each(
+        kernel, entry, whole, dimensions, max((max(m.extents) for m in maps.values()), default=1024)
+    )
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, threads
@@ -75,7 +80,6 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     held = {n: tensor.bytes for n, tensor in maps.items()} | guesses.allocated(host, entry, kernel.entry)
-    lengths = {name: max(1, size // elements.size(types[name])) for name, size in held.items()}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
     body = pointed.plain(entry.body, tables, types)
     plain, names = text.blank(kernel.source), [p.name for p in pointers]
@@ -84,11 +88,12 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
         holds={p.name: contents.of(body, p.name, numbers, plain, names) for p in pointers},
-        held=lengths, lengths=from_host,
+        held={n: max(1, count // elements.size(types[n])) for n, count in held.items()}, lengths=from_host,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
         strides=list(apart), pitches=list(pitches),
         changed=[p.name for p in pointers if not p.const or p.name in maps],
+        images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),
     )  # fmt: skip
     limits = pointed.limits(entry.body, values, types)
 
@@ -100,7 +105,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             n: pointed.argument(n, kind, getattr(self, n)) for n, kind in structs.items()
         }
         given |= {n: self.scalar(n) for n in scalars if n not in given}
-        given |= {n: _mapped(n, tensor) for n, tensor in maps.items()}
+        given |= {n: _mapped(n, tensor) for n, tensor in maps.items()} | pictures.arguments(vars(self))
         given |= {p.name: pointed.table(p.name, types[p.name], getattr(self, p.name)) for p in tables}
         return tuple(given.get(p.name, p.name) for p in entry.parameters)
 
@@ -120,12 +125,13 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         problem: ArrayProblem = found
         return problem
 
+    guarded, called = map(pictures.plain, (entry.body, calls.reached(texts, entry.body)))
     first = {**parameters.counted({}), **scalars}
     attributes = {
         "__doc__": "Guessed arguments.",
         "axes": first,
         **parameters.written(first),
-        "verify_axes": ({}, *sizes.ragged(entry, calls.reached(texts, entry.body), free, depth, launched)),
+        "verify_axes": ({}, *sizes.ragged(replace(entry, body=guarded), called, free, depth, launched)),
         "unverified": True,
         "extents": property(shape),
         "from_axes": classmethod(filled),

@@ -22,6 +22,7 @@ from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
 from harness.problems.guessed import contents, pointed, reach
+from harness.problems.guessed.images import Images
 from harness.problems.protocol import Axes
 
 _LONGEST = 2**28  # elements of a guess
@@ -40,6 +41,7 @@ class Parameters:
     grid: as host code launches it
     numbers: those to which the text gives names
     threads: of a block of one dimension, else 0
+    images: its textures and surfaces
     strides, pitches: what leads from one item to the next, and from one row in bytes
     """
 
@@ -61,6 +63,7 @@ class Parameters:
     threads: int
     strides: Sequence[str]
     pitches: Sequence[str]
+    images: Images
 
     def blocks(self, sizes: Mapping[str, int]) -> int:
         """Return how many blocks host code launches along x; 0 where that is not known."""
@@ -98,7 +101,8 @@ class Parameters:
                 found[name] = at.shares * blocks
         few = pointed.entries(max(sizes), length)
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
-        return {**found, **self._allocated(axes), **tables, **self.held}
+        images = self.images.counted(axes, self._numbers(axes))
+        return {**found, **self._allocated(axes), **tables, **self.held, **images}
 
     def _numbers(self, axes: Axes) -> dict[str, int]:
         """Return the values as integers."""
@@ -139,7 +143,7 @@ class Parameters:
     def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a problem that name its outputs, where pointers have so many elements."""
         behind = pointed.operands(self.pointers, self.values, self.types, sizes)
-        names = tuple(name for axis in self.changed for name in behind[axis])
+        names = (*(name for axis in self.changed for name in behind[axis]), *self.images.written)
         outputs = names or tuple(p.name for p in self.pointers[:1]) or ("nothing",)
         return {"outputs": outputs, "output": outputs[0], "updated": frozenset(names)}
 
@@ -156,4 +160,4 @@ class Parameters:
                 if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
                     x[...] = np.array(first).astype(x.dtype)
                 made[name] = np.sort(x, axis=0) if held.begins else x
-        return made
+        return made | self.images.drawn(sizes, rng, least)

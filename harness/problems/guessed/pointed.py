@@ -20,14 +20,15 @@ _MOST, _FEWEST, _ELEMENTS = 1024, 64, 2**22  # pointers in a table, and elements
 
 
 def divided(
-    entry: text.Entry, maps: Collection[str], types: dict[str, Any]
+    entry: text.Entry, maps: Collection[str], types: dict[str, Any], images: Collection[str] = ()
 ) -> tuple[list[text.Parameter], list[text.Parameter]]:
     """Return the parameters that are values, and the pointers: parameters, and axes of those in structs.
 
-    The types of the latter go to `types`.
+    The types of the latter go to `types`. Of textures and surfaces, `images`, neither has any.
     """
-    values = [p for p in entry.parameters if not p.pointer and p.name not in maps]
-    pointers = [p for p in entry.parameters if p not in values]
+    parameters = [p for p in entry.parameters if p.name not in images]
+    values = [p for p in parameters if not p.pointer and p.name not in maps]
+    pointers = [p for p in parameters if p not in values]
     for p in (*values, *pointers):
         for at in elements.pointers(types[p.name]):
             if (name := f"{p.name}{at.axis}") not in types:
