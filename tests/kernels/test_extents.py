@@ -123,6 +123,37 @@ __global__ void k(float* x, int N, int w) { x[AGAIN(f(w, 1))] = x[flat(3, N, w)]
     assert (extents.border(body, "N"), extents.factors(body, ["N", "w"])) == (2, 2)
 
 
+def test_a_guard_that_returns_is_no_function() -> None:
+    source = """
+__global__ void k(float* x, int w, int h)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y * blockDim.y + threadIdx.y;
+    if (i >= w || j >= h) { return; }
+    while (i < w) { return; }
+    x[j * w + i] = 1;
+}
+"""
+    (entry,) = text.entries(source)
+    assert extents.inlined(source, entry) == entry.body
+
+
+@pytest.mark.parametrize(
+    ("body", "radius"),
+    [
+        ("for (int k = -r; k <= r; k++) s += x[i + k];", True),
+        ("for (int k = -r; k < r; k++) s += x[i + k];", False),
+        ("t = 1.0f / (float)((r << 1) + 1);", True),
+        ("s[threadIdx.x + 2 * r + 1] = 0;", True),
+        ("x[2 * r] = 0;", False),
+        ("for (int k = 0; k <= r; k++) s += x[i + k];", False),
+    ],
+)
+def test_a_radius_is_how_far_a_kernel_looks_to_both_sides(body: str, radius: bool) -> None:
+    assert extents.radius(body, "r") == radius
+    size = body.replace("r)", "n)").replace("r;", "n;").replace("r <", "n <").replace("* r", "* n")
+    assert extents.radius(size.replace("-r", "-n"), "n") == ("-r" in body and radius)  # 2 * n + 1 may be a size
+
+
 ROWS = """
 __global__ void spmv(const int* begin, const int* column, const float* value, const float* x, float* y, int n)
 {
@@ -161,6 +192,20 @@ __global__ void lists(float* all, int n)
 """
 
 
+BLUR = """
+__device__ float around(const float* x, int i, int n, int r)
+{
+    float sum = 0;
+    for (int k = -r; k <= r; k++) sum += x[min(max(i + k, 0), n - 1)];
+    return sum / (2 * r + 1);
+}
+__global__ void blur(const float* x, float* y, int n, int r)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) { return; }
+    y[i] = r < i && i < n - r ? x[i - r] + x[i + r] : around(x, i, n, r);
+}
+"""
 BINS = """
 __global__ void count(const float* value, float* bins, int w, int h)
 {
@@ -190,6 +235,7 @@ __global__ void shift(const float* x, float* y, int n)
     ("source", "right", "wrong"),
     [
         pytest.param(CHOSEN, "x[at]", "x[at + n]", id="chosen"),
+        pytest.param(BLUR, "i < n - r", "i <= n - r", id="blur"),
         pytest.param(BINS, "k < 5; ++k", "k <= 5; ++k", id="bins", marks=pytest.mark.slow),
         pytest.param(SQUARES, "y[k * n * n", "y[(k + 1) * n * n", id="squares", marks=pytest.mark.slow),
         pytest.param(ROWS, "row >= n", "row > n", id="rows", marks=pytest.mark.slow),

@@ -99,6 +99,7 @@ def test_a_struct_is_laid_out_as_the_compiler_does(name: str, pointers: dict[str
 def test_the_compiler_has_the_same_sizes_and_places(tmp_path: Path) -> None:
     names = ["Rows", "View<int>", "Doubles", "Fixed<View<int>, 1>", "Both", "Derived", "Few", "Tight"]
     names += ["Held<int*>", "Marked", "Ptrs", "Grid", "Word", "Vector", "Mixed", "Either"]
+    names += ["cudaExtent", "cudaPos"]
     sizes = {name: elements.size(elements.of(name, [TYPES]) or ("int8", 0)) for name in (*names, "Loose")}
     places = {
         "Rows, y": 8,

@@ -43,6 +43,10 @@ _ENUM = (
 _BASE = re.compile(r"[^*\[]*?(?=\s*\*|\s+\w+\s*(?:\[.*)?\Z)")
 _NAMED = re.compile(r"(?:\w+::)*(\w+)\s*(?:<(.*)>)?\Z", re.DOTALL)
 Type = tuple[str, int] | np.dtype[Any]  # a NumPy type and how many of it an element has, or a struct
+_CUDA = (  # structs of <cuda_runtime.h>
+    "struct cudaExtent { size_t width; size_t height; size_t depth; };",
+    "struct cudaPos { size_t x; size_t y; size_t z; };",
+)
 _DEEPEST = 8  # names for names, and structs in structs
 _LARGEST = 2**28  # bytes of a struct
 _POINTED = 2**15  # and of one with pointers, more than a kernel's parameters take
@@ -179,7 +183,7 @@ def _struct(name: str, texts: tuple[str, ...], depth: int = 0) -> np.dtype[Any] 
     named = _NAMED.fullmatch(name.removeprefix("struct "))
     if not named or depth >= _DEEPEST:
         return None
-    members = structs.of(named[1], texts)
+    members = structs.of(named[1], texts) or structs.of(named[1], _CUDA)
     if members is None:
         meant = (next(filter(None, f)) for f in _given(_ALIAS, named[1], texts))
         return next((s for m in meant if (s := _struct(m, texts, depth + 1))), None)

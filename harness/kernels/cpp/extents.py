@@ -17,7 +17,9 @@ _FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w\s,]*)\)((?:\\\n|[^\n])*)$", re.MULTILINE)
-_FUNCTION = re.compile(r"\b(\w+)\s*\(([^(){};]*)\)\s*(?:const\s*)?\{\s*return\b([^;{}]*);\s*\}")
+_FUNCTION = re.compile(  # no `if (i >= n) { return; }`
+    r"\b(?!(?:if|while|for|switch)\b)(\w+)\s*\(([^(){};]*)\)\s*(?:const\s*)?\{\s*return\b([^;{}]*);\s*\}"
+)
 _ROUNDS, _LONGEST = 4, 50_000  # macros in each other, and characters of a body
 
 
@@ -210,6 +212,19 @@ def offset(body: str, name: str) -> bool:
     added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])")
     rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), body)
     return bool(re.search(word, body)) and not re.search(word, rest)
+
+
+def radius(body: str, name: str) -> bool:
+    """Return True for how far a kernel looks to both sides: from ``-r`` to ``r``, ``2 * r + 1`` elements.
+
+    The latter of what is called so only: it may be a size.
+    """
+    word = rf"\b{re.escape(name)}\b"
+    if re.search(rf"=\s*-\s*{word}\s*;[^;{{}}]*<=\s*{word}", body):
+        return True
+    twice = rf"(?:\b2\s*\*\s*{word}|{word}\s*(?:\*\s*2\b|<<\s*1\b))\s*\)?\s*\+\s*1\b"
+    called = re.fullmatch(r"(?i:\w*rad(?:ius)?|\w*halo|\w*_r|r|\w+R)", name)
+    return bool(called and re.search(twice, body))
 
 
 def shift(body: str, name: str) -> bool:

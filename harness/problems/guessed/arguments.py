@@ -40,6 +40,7 @@ _DEEPER = (
     "numbers, structs, unions and pointers to these are, no more than one pointer deep: give it front matter "
     "and a problem, which `harness new` writes, with what lies deeper as operands of its own"
 )
+_RADIUS = 2  # elements to each side of one
 _ITEMS = 64  # blocks that have an item each, at most; of several dimensions with sizes the square
 
 
@@ -163,6 +164,9 @@ def _integers(
     dimensions = any(extents.dimension(entry.body, n) for n in small)  # with one of them all stay sizes
     kept = powers | (small if dimensions else unused)
     fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
+    used = calls.reached(texts, entry.body)
+    around = {n: _RADIUS for n in ints if n not in fixed | few and extents.radius(used, n)}
+    fixed |= around if len(around) < len(ints) else {}
     whole = [n for n in ints if n not in powers | fixed.keys()]
     return fixed, powers, whole
 
