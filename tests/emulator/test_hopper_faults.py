@@ -198,7 +198,7 @@ FAULTS = [
         ("both warpgroups take the same tiles", "tile = first + turn * step", "tile = first"),
         ("a tile is left out by both", "tile += (1 + PINGPONG) * step", "tile += (2 + PINGPONG) * step"),
         ("both release a stage", "(PINGPONG ? 1 : CONSUMERS / 128)", "(CONSUMERS / 128)"),
-        ("the second warpgroup multiplies rows of its own", "part = PINGPONG ? 0 : warp / 4", "part = warp / 4"),
+        ("the second warpgroup multiplies other rows", "part = PINGPONG ? 0 : warp / 4", "part = warp / 4"),
     ),
     *faults(
         "23_wgmma_pipeline",
@@ -502,7 +502,7 @@ FAULTS = [
         {"M": 128, "N": 256, "K": 1200},
         ("four of eight blocks learn that a stage is empty",
          "block < BLOCKS; block += 4", "block < 4; block += 4", "stage16.cuh"),
-        ("eight blocks release, and four are waited for", "CONSUMERS / 128) * CLUSTER", "CONSUMERS / 128) * 4"),
+        ("eight blocks release, and four are waited for", "/ 128) * CLUSTER", "/ 128) * 4"),
     ),
     *faults(
         "35_wgmma_stream_k",

@@ -184,7 +184,11 @@ VARIANTS = [
     ("23_wgmma_pipeline", {"BN": 128, "STAGES": 0, "PINGPONG": 1}, (4096, 4104, 264)),
     ("23_wgmma_pipeline", {"BN": 160, "STAGES": 0, "PINGPONG": 1, "CLUSTER": 2}, (5000, 4104, 328)),
     ("23_wgmma_pipeline", {"BN": 192, "STAGES": 0, "PINGPONG": 1}, (4096, 4100, 1000)),
-    ("23_wgmma_pipeline", {"BN": 192, "STAGES": 0, "PINGPONG": 1, "CLUSTER": 4, "ALONG_N": 2}, (5000, 8192, 64)),
+    (
+        "23_wgmma_pipeline",
+        {"BN": 192, "STAGES": 0, "PINGPONG": 1, "CLUSTER": 4, "ALONG_N": 2},
+        (5000, 8192, 64),
+    ),
     ("23_wgmma_pipeline", {"BM": 64, "BN": 256, "STAGES": 0, "PINGPONG": 1, "CLUSTER": 2}, (4096, 4095, 264)),
     (
         "23_wgmma_pipeline",

@@ -151,7 +151,8 @@ __global__ void k(float* x, int w, int h)
 def test_a_radius_is_how_far_a_kernel_looks_to_both_sides(body: str, radius: bool) -> None:
     assert extents.radius(body, "r") == radius
     size = body.replace("r)", "n)").replace("r;", "n;").replace("r <", "n <").replace("* r", "* n")
-    assert extents.radius(size.replace("-r", "-n"), "n") == ("-r" in body and radius)  # 2 * n + 1 may be a size
+    sides = "-r" in body and radius  # 2 * n + 1 may be a size
+    assert extents.radius(size.replace("-r", "-n"), "n") == sides
 
 
 ROWS = """

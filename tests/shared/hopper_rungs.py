@@ -55,7 +55,7 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "23 ping-pong of 192": ("23_wgmma_pipeline", {"STAGES": 0, "BN": 192, "PINGPONG": 1, "TRANSA": 1}),
     "23 ping-pong across": (
         "23_wgmma_pipeline",
-        {"BM": 80, "BN": 64, "STAGES": 8, "PINGPONG": 1, "CLUSTER": 2, "ALONG_N": 1, "TRANSA": 1, "TRANSB": 1},
+        {"BM": 80, "BN": 64, "STAGES": 8, "PINGPONG": 1, "CLUSTER": 2, "TRANSA": 1, "TRANSB": 1},
     ),
     "23 of 32 columns": ("23_wgmma_pipeline", {"BN": 32, "STAGES": 8}),
     "23 in eights": ("23_wgmma_pipeline", {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 8, "TRANSB": 1}),

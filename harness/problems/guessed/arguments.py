@@ -149,7 +149,7 @@ def _integers(
     host: str,
     name: str,
     entry: text.Entry,
-    texts: Sequence[str],
+    texts: tuple[str, ...],
     values: Sequence[text.Parameter],
     types: Mapping[str, Any],
 ) -> tuple[dict[str, int], set[str], list[str]]:
