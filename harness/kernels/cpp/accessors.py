@@ -29,6 +29,8 @@ _CHANGED = r"(?:\+\+|--)\s*{0}\b|\b{0}\s*(?:\+\+|--|[-+*/%&|^]=|<<=|>>=)"
 _COMPARED = re.compile(
     r"\b([A-Za-z_]\w*)\s*(<=?|>=?|[!=]=)\s*([A-Za-z_]\w*(?:\s*\*\s*\w+)*|\d+)(?!\w*\s*[.([])"
 )
+_ANEW = r"[;{{}})]\s*{0}\s*=(?!=)"
+_DIVIDED = r"\b{0}\s*(?:[-+]\s*\w+\s*\)\s*)?(?:/|%|>>)"
 _REST = re.compile(r".*%\s*(\w+)", re.DOTALL)
 _COUNTED = re.compile(r"\b(\w+)\s*=\s*\d+\s*;\s*\1\s*[<!]")
 _ROUNDS = 3  # rows of rows
@@ -46,7 +48,7 @@ class Said:
     numbers, products: numbers below which variables stay, and products, ``rows * x__1``
     compared: dimensions and parameters with which a variable is compared
     counted: variables that loops count from a number
-    divided: True where a size is divided, and may have to be a multiple
+    sure: False where an index is set anew or read from a buffer, or a size is divided, as into tiles
     """
 
     group: Mapping[str, int]
@@ -58,7 +60,7 @@ class Said:
     products: Mapping[str, str]
     compared: frozenset[str]
     counted: frozenset[str]
-    divided: bool
+    sure: bool
 
     def alike(self, name: str) -> set[str]:
         """Return all that is alike, a name itself among it."""
@@ -87,7 +89,7 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
     known = {f"{name}__{d}" for name, n in ranks.items() for d in range(n)} | {*integers}
     defined = {name: value for name, value in _once(plain).items() if name not in known}
     changed = {at[1] for at in _ASSIGNED.finditer(plain)} - defined.keys()
-    groups, compared = _Groups(), set[str]()
+    groups, compared, indices = _Groups(), set[str](), set[str]()
     least, places, dense = dict[str, int](), dict[str, list[str]](), "".join(plain.split())
     for place, index in _indices(plain, ranks):
         number = None if changed.intersection(_words(index)) else values.number(index)
@@ -95,6 +97,7 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
             least[place] = max(least.get(place, 0), number + 1)
         elif _WORD.fullmatch(index):
             groups.join(place, index)
+            indices.add(index)
         elif not re.search(rf"{re.escape(''.join(index.split()))}\)*(?:<|>=){place}\b", dense):
             places.setdefault(place, []).append(index)
     for name, value in defined.items():
@@ -123,7 +126,8 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
         products=products,
         compared=frozenset(compared),
         counted=frozenset(_COUNTED.findall(plain)),
-        divided=any(re.search(rf"\b{name}\s*\)?\s*(?:/|%|>>)", plain) for name in known),
+        sure=not any(re.search(_DIVIDED.format(name), plain) for name in known)
+        and not any("[" in defined.get(v, "") or re.search(_ANEW.format(v), plain) for v in indices),
     )
 
 
@@ -132,7 +136,7 @@ def _words(written: str) -> list[str]:
 
 
 def _plain(body: str, ranks: Mapping[str, int]) -> str:
-    """Return a body with ``x__1`` for ``x.size(1)`` and variables that are it, and ``x[n][i]`` for ``row[i]``."""
+    """Return a body with ``x__1`` for ``x.size(1)`` and what is given it, and ``x[n][i]`` for ``row[i]``."""
     body = _CAST.sub("", _INDEX.sub(r"\1_\2", body))
     for _ in range(_ROUNDS):
         for name, base, written in _ROW.findall(body):

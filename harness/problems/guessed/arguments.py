@@ -20,6 +20,7 @@ from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, tensors
+from harness.kernels.cpp.source import macros
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
 from harness.problems.guessed import allocated, contents, dimensions, pointed, sizes
@@ -54,7 +55,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     types: dict[str, Any] = {
         p.name: (maps[p.name].element.lower(), 1)
         if p.name in maps
-        else _type(replace(p, type=_instance(p.type, known)), kernel, texts)
+        else _type(replace(p, type=_instance(macros.meant("\n".join(texts), p.type), known)), kernel, texts)
         for p in entry.parameters
     }
     values, pointers = pointed.divided(entry, maps, types)

@@ -165,8 +165,8 @@ class Parameters:
 
     def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return every operand by name."""
-        dimensions = [f"{name}.{d}" for name, n in self.dimensions.ranks.items() for d in range(n)]
-        least, made = min((sizes[name] for name in (*self.whole, *dimensions)), default=1), {}
+        known = (*self.whole, *self.dimensions.variable)
+        least, made = min((sizes[name] for name in known), default=1), {}
         for axis, names in pointed.operands(self.pointers, self.values, self.types, sizes).items():
             held, first = self.holds[axis], self.holds[axis].counts
             most = min([least, *(sizes[other] for other in held.into)])

@@ -26,14 +26,15 @@ from harness.problems.guessed.sizes import vectors
 from harness.problems.protocol import Struct
 
 _USUAL = {1: 1000, 2: 64, 3: 32}  # by the most dimensions that an accessor has
-_LEAST = 16  # of four dimensions and more
+_LEAST = 12  # of four dimensions and more
 _WINDOW = 3  # of a filter
 _LOOPED = 6  # what nothing but loops of threads go through, with so many dimensions
 _STEP = 2
 _ITEMS = 256  # blocks along an axis that have an item each, at most
 _DEEPEST = 8  # variables in each other
-_APART = (0, 5, 9, 3)
+_APART = (0, 5, 9, 3, 7, 1)
 _WORD = re.compile(r"(-\s*)?\b([A-Za-z_]\w*)")
+_PART = re.compile(r"[/%]\s*(?:\w+|\([^()]*\))")
 _REST = re.compile(r"(?:\w+|\((?:[^()]|\([^()]*\))*\))\s*%\s*(\w+)")
 
 
@@ -86,14 +87,30 @@ class Dimensions:
             for name, n in self.ranks.items()
         }
 
+    @property
+    def variable(self) -> list[str]:
+        """Return the axes of the dimensions that more than numbers index."""
+        if self.said is None:
+            return []
+        names = [f"{name}__{d}" for name, n in self.ranks.items() for d in range(n)]
+        by_numbers = (
+            bool(self.said.alike(n) & self.said.numbers.keys() or self.said.alike(n) == {n})
+            and not self.said.alike(n) & self.said.compared
+            and n not in self.said.places
+            for n in names
+        )
+        return [n.replace("__", ".") for n, fixed in zip(names, by_numbers, strict=True) if not fixed]
+
     def steps(self, integers: Sequence[str]) -> dict[str, int]:
-        """Return a number for the parameters that are in indices alone, ``x[h * step]``."""
+        """Return a number for the parameters that are in indices alone, ``x[h * step]``, or end a filter."""
         if self.said is None:
             return {}
+        found = _Sizes(self, self.said, {}, {})
+        windows = {n: _WINDOW for n in integers if found.window(self.said.alike(n) - {*integers})}
         written = [*self.said.defined.values(), *(p for ps in self.said.places.values() for p in ps)]
         words = {word for part in written for _, word in _WORD.findall(part)}
         alone = (n for n in integers if n in words and self.said.alike(n) == {n})
-        return dict.fromkeys((n for n in alone if n not in self.said.compared), _STEP)
+        return dict.fromkeys((n for n in alone if n not in self.said.compared), _STEP) | windows
 
     def totals(
         self, integers: Sequence[str], axes: Mapping[str, Any], numbers: Mapping[str, int]
@@ -141,10 +158,10 @@ class Dimensions:
     ) -> list[dict[str, int]]:
         """Return other sizes, all unequal and no multiples of blocks; none where that may not be right.
 
-        It is where a size is guarded, none is divided, every index is understood and the text, or what is
-        `called` with it, reads no vectors.
+        It is where a size is guarded, every index is understood, and the text, or what is `called` with it,
+        reads no vectors.
         """
-        if self.said is None or max(self.ranks.values()) < 2 or self.said.divided or vectors(called):
+        if self.said is None or max(self.ranks.values()) < 2 or not self.said.sure or vectors(called):
             return []
         found = _Sizes(self, self.said, {}, numbers)
         sizes, totals = found.all(), self.totals(integers, {}, numbers)
@@ -161,8 +178,7 @@ class Dimensions:
         axes = dict[str, int]()
         for n, alike in enumerate(free.values()):
             of_parameters = [axis for axis in alike if axis in integers]
-            more = _APART[n % len(_APART)] + len(_APART) * 4 * (n // len(_APART))
-            axes |= dict.fromkeys(of_parameters or alike[:1], least + more)
+            axes |= dict.fromkeys(of_parameters or alike[:1], least + _APART[n % len(_APART)])
         return [axes | self.totals(integers, axes, {**numbers, **axes})] if axes else []
 
     def dimensions_of(self, name: str) -> set[str]:
@@ -201,7 +217,7 @@ class _Sizes:
             if words & self._said.alike(name):
                 continue  # a border, which is guarded or a finding
             last = self._last(place)
-            self.unknown = self.unknown or (last is None and "[" not in place)  # what buffers hold is small
+            self.unknown = self.unknown or last is None
             size = max(size, self._whole.usual if last is None else last + 1)
         begins = self._whole.begins.get(name.rpartition("__")[0], False)
         return max(size + begins, least, 1)
@@ -232,14 +248,22 @@ class _Sizes:
         return self._by_default(alike)
 
     def _by_default(self, alike: set[str]) -> int:
-        """Return a size of which the text says no more: that of a filter is small."""
+        """Return a size of which the text says no more."""
         variables = {n for n in alike if n.rpartition("__")[0] not in self._whole.ranks}
-        sums = [*self._said.defined.values(), *(p for places in self._said.places.values() for p in places)]
-        words = [{word for _, word in _WORD.findall(written)} for written in sums if "+" in written]
-        looped = bool(variables) and variables <= self._said.counted
-        if looped and any(variables & part and part - variables for part in words):
+        if self.window(variables):
             return _WINDOW
+        looped = variables and variables <= self._said.counted
         return _LOOPED if looped and self._whole.usual == _LEAST else self._whole.usual
+
+    def window(self, variables: set[str]) -> bool:
+        """Return True where loops count all these variables, and indices are sums with one of them."""
+        written = (
+            *self._said.defined.values(),
+            *(p for places in self._said.places.values() for p in places),
+        )
+        sums = ({word for _, word in _WORD.findall(part)} for part in written if "+" in part)
+        looped = bool(variables) and variables <= self._said.counted
+        return looped and any(variables & words and words - variables for words in sums)
 
     def _last(self, written: str, depth: int = 0) -> int | None:
         """Return the largest value of an index; None where that is not known."""
@@ -295,20 +319,17 @@ class _Sizes:
                 return self._alike(name)
             if product := self._last(self._said.products.get(name, "")):
                 return product
-            if parts := self.parted(name):
-                return parts
-        return None
+        return max(map(self.parted, (block, *begun))) or None
 
     def parted(self, name: str) -> int:
         """Return the elements through which a variable counts: the product of what it is divided into."""
-        derived = {
-            n
-            for n in self._said.derived(name)
-            if re.search(r"[/%]", value := self._said.defined.get(n, "")) and not re.search(r"[*+]", value)
-        }
-        most = 0
-        for accessor, n in self._whole.ranks.items():
-            parts = [f"{accessor}__{d}" for d in range(n)]
-            sizes = [self._dimension(part) for part in parts if self._said.alike(part) & derived]
+        derived, most = set[str](), 0
+        for variable in self._said.derived(name):
+            left, divisions = _PART.subn("", self._said.defined.get(variable, ""))
+            if divisions and not re.search(r"[*+]", left):
+                derived.add(variable)
+        for accessor, rank in self._whole.ranks.items():
+            names = (f"{accessor}__{d}" for d in range(rank))
+            sizes = [self._dimension(name) for name in names if self._said.alike(name) & derived]
             most = max(most, math.prod(sizes) if sizes else 0)
         return most
