@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
-from harness.kernels.cpp import accessors, elements, extents
+from harness.kernels.cpp import elements, extents
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
@@ -81,7 +81,9 @@ class Parameters:
         apart = max((int(axes.get(n, self.scalars[n])) for n in self.strides), default=0)
         length = max(length, apart * sizes[-1])
         rows = max((int(axes.get(n, self.scalars[n])) for n in self.pitches), default=0) * sizes[-1]
-        unknown = [p.name for p in self.pointers if p.name not in axes]
+        dimensions = self.dimensions.sizes(axes, self.integers(axes))
+        whole = self.dimensions.elements(dimensions)
+        unknown = [p.name for p in self.pointers if p.name not in {*axes, *whole}]
         if large := next((name for name, count in self.held.items() if count > _LONGEST), None):
             raise UsageError(
                 f"{large} would have {self.held[large]:,} elements: four boxes along each extent",
@@ -101,8 +103,6 @@ class Parameters:
                 found[name] = at.shares * blocks
         few = pointed.entries(max(sizes), length)
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
-        dimensions = self.dimensions.sizes(axes, self.integers(axes))
-        whole = self.dimensions.elements(dimensions)
         if large := next((name for name, count in whole.items() if count > _LONGEST), None):
             raise UsageError(
                 f"{large} would have {whole[large]:,} elements, the product of its dimensions",
@@ -141,8 +141,7 @@ class Parameters:
         fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
         given, more = problem._given, {}
         guessed = reached.keys() - given.keys() - self.held.keys() - self.lengths.keys()
-        guessed -= {f"{name}.{accessors.MEMBERS[0]}" for name in self.dimensions.ranks}
-        beyond = [p for p in self.pointers if p.name in guessed]
+        beyond = [p for p in self.pointers if p.name in guessed and p.name == self.dimensions.called(p.name)]
         means = reach.of(self.entry, [p.name for p in beyond], self.whole, self.numbers, self.threads)
         for p in beyond:
             count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))

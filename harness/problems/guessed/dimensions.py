@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from harness.kernels import text
-from harness.kernels.cpp import accessors
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
-from harness.problems.guessed import contents
+from harness.problems.guessed import accessors, contents
 from harness.problems.guessed.sizes import vectors
 from harness.problems.protocol import Struct
 

@@ -89,7 +89,7 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
     known = {f"{name}__{d}" for name, n in ranks.items() for d in range(n)} | {*integers}
     defined = {name: value for name, value in _once(plain).items() if name not in known}
     changed = {at[1] for at in _ASSIGNED.finditer(plain)} - defined.keys()
-    groups, compared, indices = _Groups(), set[str](), set[str]()
+    groups, compared, indexed = _Groups(), set[str](), dict[str, set[str]]()
     least, places, dense = dict[str, int](), dict[str, list[str]](), "".join(plain.split())
     for place, index in _indices(plain, ranks):
         number = None if changed.intersection(_words(index)) else values.number(index)
@@ -97,7 +97,7 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
             least[place] = max(least.get(place, 0), number + 1)
         elif _WORD.fullmatch(index):
             groups.join(place, index)
-            indices.add(index)
+            indexed.setdefault(index, set()).add(place)
         elif not re.search(rf"{re.escape(''.join(index.split()))}\)*(?:<|>=){place}\b", dense):
             places.setdefault(place, []).append(index)
     for name, value in defined.items():
@@ -106,11 +106,13 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
             groups.join(name, rest[1] if rest else value)
             compared |= {rest[1]} if rest else set()
     numbers, products = dict[str, int](), dict[str, str]()
+    compared |= {other for _, _, other in _comparisons(plain) if other in known}
     for name, sign, other in _comparisons(plain):
         number = None if other in known else values.number(other)
         if other in known:
-            groups.join(name, other)
-            compared.add(other)
+            beside = {place for place in indexed.get(name, ()) if _accessor(place) == _accessor(other)}
+            if other in beside or not beside & compared:  # else columns were taken for rows
+                groups.join(name, other)
         elif number is not None and number > 1 and sign != "==":
             numbers[name] = max(numbers.get(name, 0), number + (sign in ("<=", ">")))
         elif number is None and "*" in other:
@@ -127,8 +129,12 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
         compared=frozenset(compared),
         counted=frozenset(_COUNTED.findall(plain)),
         sure=not any(re.search(_DIVIDED.format(name), plain) for name in known)
-        and not any("[" in defined.get(v, "") or re.search(_ANEW.format(v), plain) for v in indices),
+        and not any("[" in defined.get(v, "") or re.search(_ANEW.format(v), plain) for v in indexed),
     )
+
+
+def _accessor(dimension: str) -> str:
+    return dimension.rpartition("__")[0]
 
 
 def _words(written: str) -> list[str]:
