@@ -30,7 +30,6 @@ _WINDOW = 3  # of a filter
 _LOOPED = 6  # what nothing but loops of threads go through, with so many dimensions
 _STEP = 2
 _ITEMS = 256  # blocks along an axis that have an item each, at most
-_DEEPEST = 8  # variables in each other
 _APART = (0, 5, 9, 3, 7, 1)
 _WORD = re.compile(r"(-\s*)?\b([A-Za-z_]\w*)")
 _PART = re.compile(r"[/%]\s*(?:\w+|\([^()]*\))")
@@ -40,7 +39,7 @@ _REST = re.compile(r"(?:\w+|\((?:[^()]|\([^()]*\))*\))\s*%\s*(\w+)")
 def of(entry: text.Entry, types: Mapping[str, Any], block: Sequence[int], values: Values) -> Dimensions:
     """Return the dimensions of the accessors among parameters, for a `block` of so many threads."""
     given = [p.name for p in entry.parameters if not p.pointer]
-    ranks = {name: n for name in given if (n := accessors.rank(types[name]))}
+    ranks = {n: rank for n in given if n.isidentifier() and (rank := accessors.rank(types[n]))}
     kinds = {name: kind for name in given if isinstance(kind := types[name], tuple)}
     integers = [name for name, (kind, lanes) in kinds.items() if "int" in kind and lanes == 1]
     return Dimensions(
@@ -199,6 +198,7 @@ class _Sizes:
         self._whole, self._said, self._axes, self._numbers = whole, said, axes, numbers
         self._known: dict[int, int] = {}
         self._busy = set[int]()
+        self._lasts: dict[str, int | None] = {}
         self.unknown = False
 
     def all(self) -> dict[str, int]:
@@ -264,9 +264,9 @@ class _Sizes:
         looped = bool(variables) and variables <= self._said.counted
         return looped and any(variables & words and words - variables for words in sums)
 
-    def _last(self, written: str, depth: int = 0) -> int | None:
+    def _last(self, written: str) -> int | None:
         """Return the largest value of an index; None where that is not known."""
-        if not written or depth > _DEEPEST or re.search(r"[^\w\s+*/%(),-]|\b\d[.\w]*[.a-z]", written):
+        if not written or re.search(r"[^\w\s+*/%(),-]|\b\d[.\w]*[.a-z]", written):
             return None
         plain, known = _REST.sub(r"(\1 - 1)", written), True
 
@@ -276,7 +276,7 @@ class _Sizes:
                 return at[0]
             exact = self._exact(at[2])
             last = exact if exact is not None or not at[1] else 0
-            last = self._most(at[2], depth + 1) if last is None else last
+            last = self._most(at[2]) if last is None else last
             known = known and last is not None
             return f"{at[1] or ''}{last}"
 
@@ -293,19 +293,25 @@ class _Sizes:
         exact = self._whole.block.get(axis) if kind == "blockDim" else self._numbers.get(name)
         return exact if exact is not None or name in self._said.changed else self._whole.values.number(name)
 
-    def _most(self, name: str, depth: int) -> int | None:
+    def _most(self, name: str) -> int | None:
         """Return the largest value of a variable."""
+        if name not in self._lasts:
+            self._lasts[name] = None  # while it is asked for, as where it is made of itself
+            self._lasts[name] = self._of_variable(name)
+        return self._lasts[name]
+
+    def _of_variable(self, name: str) -> int | None:
         alike = self._said.alike(name)
         known = alike & self._said.compared and self._whole.dimensions_of(name)
         if known or alike & self._numbers.keys():
             return self._alike(name) - 1
         if name in self._said.numbers:
             return self._said.numbers[name] - 1
-        if (product := self._said.products.get(name)) and (count := self._last(product, depth)) is not None:
+        if (product := self._said.products.get(name)) and (count := self._last(product)) is not None:
             return count - 1
         if name.startswith("threadIdx_"):
             return self._whole.block[name[-1]] - 1
-        if (last := self._last(self._said.defined.get(name, ""), depth)) is not None:
+        if (last := self._last(self._said.defined.get(name, ""))) is not None:
             return last
         return self._alike(name) - 1 if self._whole.dimensions_of(name) else None
 
