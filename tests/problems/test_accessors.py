@@ -159,6 +159,37 @@ __global__ void turn(torch::PackedTensorAccessor32<float, 2> in, torch::PackedTe
     if (y < out.size(0) && x < out.size(1)) out[y][x] = tile[threadIdx.x][threadIdx.y];
 }
 """
+TILED = """
+__global__ void tiled(torch::PackedTensorAccessor32<float, 2> A, torch::PackedTensorAccessor32<float, 2> B,
+                      torch::PackedTensorAccessor32<float, 2> C)
+{
+    __shared__ float a[16][16], b[16][16];
+    const int row = blockIdx.y * 16 + threadIdx.y, col = blockIdx.x * 16 + threadIdx.x;
+    const int M = A.size(0), K = A.size(1), N = B.size(1);
+    float sum = 0;
+    for (int t = 0; t < (K + 15) / 16; t++) {
+        a[threadIdx.y][threadIdx.x] = row < M && t * 16 + threadIdx.x < K ? A[row][t * 16 + threadIdx.x] : 0;
+        b[threadIdx.y][threadIdx.x] = col < N && t * 16 + threadIdx.y < K ? B[t * 16 + threadIdx.y][col] : 0;
+        __syncthreads();
+        for (int k = 0; k < 16; k++) sum += a[threadIdx.y][k] * b[k][threadIdx.x];
+        __syncthreads();
+    }
+    if (row < M && col < N) C[row][col] = sum;
+}
+"""
+HEADS = """
+__global__ void heads(const torch::PackedTensorAccessor32<float, 4, torch::RestrictPtrTraits> q,
+                      const torch::PackedTensorAccessor32<float, 4, torch::RestrictPtrTraits> k,
+                      torch::PackedTensorAccessor32<float, 4, torch::RestrictPtrTraits> scores)
+{
+    const int b = blockIdx.z / q.size(1), h = blockIdx.z % q.size(1);
+    const int i = blockIdx.y * blockDim.y + threadIdx.y, j = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= scores.size(2) || j >= scores.size(3)) return;
+    float sum = 0;
+    for (int d = 0; d < q.size(3); d++) sum += q[b][h][i][d] * k[b][h][j][d];
+    scores[b][h][i][j] = sum;
+}
+"""
 ROWS = """
 __global__ void rows(torch::PackedTensorAccessor64<int64_t, 1> begins,
                      torch::PackedTensorAccessor64<int, 1> at,
@@ -207,10 +238,27 @@ def slow(*values: str) -> Any:
         (SUMS, "        __syncthreads();\n", "", "hazard"),
         slow(NEAREST, "j < b.size(1)", "j <= b.size(1)", "out of bounds"),
         (TURN, "    __syncthreads();\n", "", "hazard"),
+        (TURN, "x < out.size(1)", "x <= out.size(1)", FOUND),
+        slow(TILED, "col < N && t", "col <= N && t", "out of bounds"),
+        slow(HEADS, "d < q.size(3)", "d <= q.size(3)", "out of bounds"),
         (ROWS, "row >= y.size(0)", "row > y.size(0)", "out of bounds"),
         slow(BORDER, "y >= rows - 1", "y >= rows", "out of bounds"),
     ],
-    ids=["guard", "gates", "swapped", "filter", "total", "shared", "macro", "tile", "rows", "border"],
+    ids=[
+        "guard",
+        "gates",
+        "swapped",
+        "filter",
+        "total",
+        "shared",
+        "macro",
+        "tile",
+        "turned",
+        "tiles",
+        "heads",
+        "rows",
+        "border",
+    ],
 )
 def test_right_kernels_are_clean_and_faults_are_found(
     tmp_path: Path, source: str, old: str, new: str, finding: str
@@ -265,10 +313,12 @@ def test_what_is_alike_has_the_size_that_is_given(tmp_path: Path) -> None:
         (SCALE, [{"in.0": 50, "in.1": 55}]),
         (PRODUCT, [{"a.0": 50, "a.1": 55, "b.1": 59}]),
         (BORDER, [{"rows": 50, "cols": 55}]),
-        (TURN, []),
+        (TURN, [{"in.0": 50, "in.1": 50}]),
+        (TILED, [{"A.0": 50, "A.1": 55, "B.1": 59}]),
+        (TILED.replace("(K + 15) / 16", "K / 16"), []),
         (ROWS, []),
     ],
-    ids=["two", "three", "parameters", "set anew", "one"],
+    ids=["two", "three", "parameters", "set anew", "tiles", "whole tiles", "one"],
 )
 def test_other_sizes_differ_where_that_is_right(
     tmp_path: Path, source: str, axes: list[dict[str, int]]
@@ -287,8 +337,8 @@ def test_a_count_of_elements_follows_their_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "extents"),
-    [(SCALE, (64, 64)), (FILTER, (12, 12, 12)), (POOL, (12**4,)), (SUMS, (64,))],
-    ids=["host", "items", "total", "rows"],
+    [(SCALE, (64, 64)), (FILTER, (12, 12, 12)), (POOL, (12**4,)), (SUMS, (64,)), (HEADS, (144, 12, 12))],
+    ids=["host", "items", "total", "rows", "parts"],
 )
 def test_blocks_cover_the_sizes(tmp_path: Path, source: str, extents: tuple[int, ...]) -> None:
     assert problem(tmp_path, source).extents == extents

@@ -30,7 +30,7 @@ _COMPARED = re.compile(
     r"\b([A-Za-z_]\w*)\s*(<=?|>=?|[!=]=)\s*([A-Za-z_]\w*(?:\s*\*\s*\w+)*|\d+)(?!\w*\s*[.([])"
 )
 _ANEW = r"[;{{}})]\s*{0}\s*=(?!=)"
-_DIVIDED = r"\b{0}\s*(?:[-+]\s*\w+\s*\)\s*)?(?:/|%|>>)"
+_DIVIDED = r"\b{0}\s*(?:/|%|>>)"  # and not rounded up, (n + 15) / 16
 _REST = re.compile(r".*%\s*(\w+)", re.DOTALL)
 _COUNTED = re.compile(r"\b(\w+)\s*=\s*\d+\s*;\s*\1\s*[<!]")
 _ROUNDS = 3  # rows of rows
@@ -48,7 +48,8 @@ class Said:
     numbers, products: numbers below which variables stay, and products, ``rows * x__1``
     compared: dimensions and parameters with which a variable is compared
     counted: variables that loops count from a number
-    sure: False where an index is set anew or read from a buffer, or a size is divided, as into tiles
+    divided: True where a size is, as into tiles of which it may have to be a multiple
+    sure: False where an index is set anew or read from a buffer
     """
 
     group: Mapping[str, int]
@@ -60,6 +61,7 @@ class Said:
     products: Mapping[str, str]
     compared: frozenset[str]
     counted: frozenset[str]
+    divided: bool
     sure: bool
 
     def alike(self, name: str) -> set[str]:
@@ -98,7 +100,10 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
         elif _WORD.fullmatch(index):
             groups.join(place, index)
             indexed.setdefault(index, set()).add(place)
-        elif not re.search(rf"{re.escape(''.join(index.split()))}\)*(?:<|>=){place}\b", dense):
+        elif (below := _below(dense, index)) in known:
+            groups.join(place, below)
+            compared.add(below)
+        else:
             places.setdefault(place, []).append(index)
     for name, value in defined.items():
         copy, rest = _WORD.fullmatch(value), _REST.fullmatch(value)
@@ -128,9 +133,15 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
         products=products,
         compared=frozenset(compared),
         counted=frozenset(_COUNTED.findall(plain)),
-        sure=not any(re.search(_DIVIDED.format(name), plain) for name in known)
-        and not any("[" in defined.get(v, "") or re.search(_ANEW.format(v), plain) for v in indexed),
+        divided=any(re.search(_DIVIDED.format(name), plain) for name in known),
+        sure=not any("[" in defined.get(v, "") or re.search(_ANEW.format(v), plain) for v in indexed),
     )
+
+
+def _below(dense: str, index: str) -> str:
+    """Return what an index that is no variable is compared with, in a text without spaces; "" for nothing."""
+    guard = re.search(rf"{re.escape(''.join(index.split()))}\)*(?:<|>=)(\w+)", dense)
+    return guard[1] if guard else ""
 
 
 def _accessor(dimension: str) -> str:

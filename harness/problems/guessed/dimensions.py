@@ -154,17 +154,17 @@ class Dimensions:
     def ragged(
         self, integers: Sequence[str], numbers: Mapping[str, int], called: str
     ) -> list[dict[str, int]]:
-        """Return other sizes, all unequal and no multiples of blocks; none where that may not be right.
+        """Return other sizes that are no multiples of blocks; none where that may not be right.
 
-        It is where a size is guarded, every index is understood, and the text, or what is `called` with it,
-        reads no vectors.
+        It is where a size is guarded and none divided, and the text, or what is `called` with it, reads no
+        vectors. They are unequal where every index is understood.
         """
-        if self.said is None or max(self.ranks.values()) < 2 or not self.said.sure or vectors(called):
+        if self.said is None or max(self.ranks.values()) < 2 or self.said.divided or vectors(called):
             return []
         found = _Sizes(self, self.said, {}, numbers)
         sizes, totals = found.all(), self.totals(integers, {}, numbers)
         alone = [n for n in integers if n not in totals and not self.dimensions_of(n)]
-        if found.unknown or alone or not any(self.dimensions_of(n) for n in self.said.compared):
+        if alone or not any(self.dimensions_of(n) for n in self.said.compared):
             return []
         free: dict[int, list[str]] = {}
         for name in (*integers, *(f"{x}__{d}" for x, n in self.ranks.items() for d in range(n))):
@@ -173,10 +173,11 @@ class Dimensions:
             if name not in totals and size == self.usual and len(self.said.alike(name)) > 1:
                 free.setdefault(self.said.group[name], []).append(axis)
         least = self.usual - self.usual // 4 - (self.usual - self.usual // 4) % 4 + 2
-        axes = dict[str, int]()
+        axes, equal = dict[str, int](), found.unknown or not self.said.sure
         for n, alike in enumerate(free.values()):
             of_parameters = [axis for axis in alike if axis in integers]
-            axes |= dict.fromkeys(of_parameters or alike[:1], least + _APART[n % len(_APART)])
+            more = 0 if equal else _APART[n % len(_APART)]
+            axes |= dict.fromkeys(of_parameters or alike[:1], least + more)
         return [axes | self.totals(integers, axes, {**numbers, **axes})] if axes else []
 
     def dimensions_of(self, name: str) -> set[str]:
@@ -319,7 +320,8 @@ class _Sizes:
         """Return how far the indices of blocks along an axis go; None where that is not known."""
         block = f"blockIdx_{axis}"
         begun = [name for name, value in self._said.defined.items() if re.search(rf"\b{block}\b", value)]
-        for name in (block, *begun):
+        whole = [name for name in begun if not self._part(name)]
+        for name in (block, *whole):
             if self._whole.dimensions_of(name) or self._said.alike(name) & self._numbers.keys():
                 return self._alike(name)
             if product := self._last(self._said.products.get(name, "")):
@@ -328,13 +330,15 @@ class _Sizes:
 
     def parted(self, name: str) -> int:
         """Return the elements through which a variable counts: the product of what it is divided into."""
-        derived, most = set[str](), 0
-        for variable in self._said.derived(name):
-            left, divisions = _PART.subn("", self._said.defined.get(variable, ""))
-            if divisions and not re.search(r"[*+]", left):
-                derived.add(variable)
+        most = 0
+        derived = set(filter(self._part, self._said.derived(name)))
         for accessor, rank in self._whole.ranks.items():
             names = (f"{accessor}__{d}" for d in range(rank))
             sizes = [self._dimension(name) for name in names if self._said.alike(name) & derived]
             most = max(most, math.prod(sizes) if sizes else 0)
         return most
+
+    def _part(self, variable: str) -> bool:
+        """Return True for what a variable is divided into, ``i / w % h``."""
+        left, divisions = _PART.subn("", self._said.defined.get(variable, ""))
+        return bool(divisions) and not re.search(r"[*+]", left)
