@@ -248,6 +248,11 @@ def test_numbers_of_host_code(written: str, number: int) -> None:
     assert values.Values({}).number("argmax(3, 9)") is None
 
 
+def test_a_function_that_returns_a_vector_is_no_vector() -> None:
+    given = values.given("std::vector<int> sizes(); std::vector<int> more( );")
+    assert not any(value for _, _, value in given)
+
+
 def test_the_grid_of_a_size_that_a_loop_counts_and_of_the_less_of_two() -> None:
     source = """void run(float* x) {
       for (int n = 1; n <= 4096; n *= 2) step<<<(n + 255) / 256, 256>>>(x, n, 7);

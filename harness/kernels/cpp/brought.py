@@ -80,6 +80,12 @@ def _of_headers(unknown: set[str], left: Collection[str], folders: Collection[st
             yield f"#include <{header}>\n"
 
 
+def accessors(files: Iterable[str]) -> Iterator[str]:
+    """Yield the include of the stand-in for PyTorch's accessors, where it is among a kernel's files."""
+    if any(Path(file).name == includes.ACCESSORS for file in files):
+        yield f"#include <{includes.ACCESSORS}>\n"
+
+
 def of_std(log: str, folders: Iterable[str]) -> Iterator[str]:
     """Yield includes of CUDA's standard library for what a log misses in ``std``, where it is installed."""
     missing = set(_OF_STD.findall(log))

@@ -185,7 +185,8 @@ def _struct(name: str, texts: tuple[str, ...], depth: int = 0) -> np.dtype[Any] 
         return None
     members = structs.of(named[1], texts) or structs.of(named[1], _CUDA)
     if members is None:
-        meant = (next(filter(None, f)) for f in _given(_ALIAS, named[1], texts))
+        template = structs.aliased(named[1], text.split(named[2] or ""), texts)
+        meant = [template] if template else [next(filter(None, f)) for f in _given(_ALIAS, named[1], texts)]
         return next((s for m in meant if (s := _struct(m, texts, depth + 1))), None)
     instance = members.instance(text.split(named[2] or ""))
     return None if instance is None else _laid_out(instance, (*texts, *instance.nested), depth)

@@ -47,7 +47,7 @@ class _File:
 
         With `partly` that may be any header that is not there and, after host code, device code.
         """
-        lines = brought.lines(errors.unknown(log), log, self.host, folders)
+        lines = (*brought.accessors(self.texts), *brought.lines(errors.unknown(log), log, self.host, folders))
         # CUDA's standard library takes seconds each time: what only host code uses goes first.
         if self._bring(lines) or self._leave_unused(log, folders, partly):
             return True

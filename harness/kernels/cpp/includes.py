@@ -34,6 +34,9 @@ _PACKAGES = (  # what to install for a header that is not there
 )
 _ABOVE, _NEAR = 16, 6  # folders above a kernel that are searched, in a repository and without one
 _STD = "cuda/std/type_traits"  # where it is, the rest of CUDA's standard library is
+ACCESSORS = "tensor_accessors.h"  # stands in for those of PyTorch, in files that take them and have them not
+_TAKES = re.compile(r"\bPackedTensorAccessor(?:32|64)?\b|\bGenericPackedTensorAccessor\b")
+_DEFINES = re.compile(r"\b(?:struct|class|using)\s+(?:Generic)?PackedTensorAccessor\w*\s*[:={<]")
 _MOST = 3000  # folders of a repository that are searched
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
 
@@ -67,9 +70,16 @@ def folders(kernel: Path, more: Sequence[str] = ()) -> list[Path]:
 
 
 def of(kernel: Kernel) -> Included:
-    """Return what a kernel includes; nvcc brings its library for one without front matter."""
+    """Return what a kernel includes; nvcc brings its library for one without front matter.
+
+    That has a stand-in for PyTorch's accessors, too, where it names them and no header defines them.
+    """
     brought = f"\n#include <{_STD}>" if kernel.plain else ""
-    return included(kernel.path, kernel.source + brought, kernel.include)
+    found = included(kernel.path, kernel.source + brought, kernel.include)
+    texts = [kernel.source, *(data.decode(errors="replace") for data in found.own.values())]
+    if kernel.plain and any(map(_TAKES.search, texts)) and not any(map(_DEFINES.search, texts)):
+        found = included(kernel.path, f"{kernel.source}{brought}\n#include <{ACCESSORS}>", kernel.include)
+    return found
 
 
 def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:

@@ -86,6 +86,21 @@ def of(name: str, texts: Sequence[str]) -> Members | None:
     return None
 
 
+def aliased(name: str, arguments: Sequence[str], texts: Sequence[str]) -> str:
+    """Return what a template of an alias stands for with these arguments, ``Span<float, 2>``; "" for none."""
+    for whole in texts:
+        for at in re.finditer(rf"\busing\s+{name}\s*=\s*([^;{{}}()]+?)\s*;", whole):
+            if template := _TEMPLATE.search(whole[: at.start()]):
+                alias = Members(
+                    head="",
+                    declared=(at[1],),
+                    given={},
+                    template=tuple(map(_parameter, text.split(template[1]))),
+                )
+                return "".join(found.declared) if (found := alias.instance(arguments)) else ""
+    return ""
+
+
 def _parameter(written: str) -> tuple[str, str]:
     """Return the name of a template parameter and its default, ``int N = 4``, or ""."""
     name, _, default = written.partition("=")

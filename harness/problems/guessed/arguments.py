@@ -20,11 +20,12 @@ from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors
+from harness.kernels.cpp.source import macros
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import allocated, contents, images, pointed, sizes, textures
+from harness.problems.guessed import allocated, contents, dimensions, images, pointed, sizes, textures
 from harness.problems.guessed.buffers import Parameters
-from harness.problems.protocol import Argument, Axes, Tensor
+from harness.problems.protocol import Argument, Tensor
 
 _OBJECT = (
     "no call such as tex2D<float>(tex, x, y) takes it here; in Python emulate(ptx, ..., "
@@ -53,32 +54,35 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     entry = _entry(kernel, host)
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
-    dimensions = max(entry.dimensions, len(kernel.block))
+    axes = max(entry.dimensions, len(kernel.block))
     maps, made = tensors.of(host, entry, kernel.entry), samplers.of(host, entry, kernel.entry)
     pictures = images.of(textures.whole(texts, entry, kernel.entry), entry, texts, made)
     types: dict[str, Any] = {
         p.name: pictures.kinds.get(p.name) or (maps[p.name].element.lower(), 1)
         if p.name in maps or p.name in pictures.used
-        else _type(replace(p, type=_instance(p.type, known)), kernel, texts)
+        else _type(replace(p, type=_instance(macros.meant("\n".join(texts), p.type), known)), kernel, texts)
         for p in entry.parameters
     }
     values, pointers = pointed.divided(entry, maps, types, pictures.used)
-    fixed, powers, whole = _integers(host, kernel.entry, entry, texts, values, types)
-    depth, size = sizes.each(
-        kernel, entry, whole, dimensions, max((max(m.extents) for m in maps.values()), default=1024)
-    )
+    shaped = dimensions.of(entry, types, [e({}) for e in kernel.block], numbers)
+    given = [p for p in values if p.name not in shaped.ranks]
+    fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
+    alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
+    depth, size = sizes.each(kernel, entry, whole, axes, alone, shaped.usual)
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, threads
     )
     apart, pitches = sizes.strides(entry, whole, types, size)
-    fixed, whole = fixed | apart | pitches, [n for n in whole if n not in apart | pitches]
+    told = apart | pitches | shaped.steps(whole)
+    fixed, whole = fixed | told, [n for n in whole if n not in told]
     usual = sizes.usual(entry, whole, size, threads, numbers)
+    usual |= shaped.totals(whole, {}, fixed | usual)
     from_host = allocated.lengths(launched, entry, types, whole)
     usual |= allocated.rooms(entry, usual, types, from_host)
     free = {} if powers else {n: usual[n] for n in whole if n not in fixed}
-    first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in values}
-    structs = {p.name: found for p in values if (found := pointed.by_value(types[p.name])) is not None}
+    first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
+    structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     held = {n: tensor.bytes for n, tensor in maps.items()} | guesses.allocated(host, entry, kernel.entry)
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
@@ -88,54 +92,45 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
-        holds={p.name: contents.of(body, p.name, numbers, plain, names) for p in pointers},
+        holds={p.name: contents.of(body, shaped.called(p.name), numbers, plain, names) for p in pointers},
         held={n: max(1, count // elements.size(types[n])) for n, count in held.items()}, lengths=from_host,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
         strides=list(apart), pitches=list(pitches),
-        changed=[p.name for p in pointers if not p.const or p.name in maps],
+        changed=[p.name for p in pointers if not p.const or p.name in maps], dimensions=shaped,
         images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),
     )  # fmt: skip
-    limits = pointed.limits(entry.body, values, types)
 
     def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
         return parameters.drawn(vars(self), np.random.default_rng(seed))
 
     def arguments(self: Any) -> tuple[Argument, ...]:
-        given: dict[str, Argument] = {
-            n: pointed.argument(n, kind, getattr(self, n)) for n, kind in structs.items()
-        }
-        given |= {n: self.scalar(n) for n in scalars if n not in given}
-        given |= {n: _mapped(n, tensor) for n, tensor in maps.items()} | pictures.arguments(vars(self))
-        given |= {p.name: pointed.table(p.name, types[p.name], getattr(self, p.name)) for p in tables}
-        return tuple(given.get(p.name, p.name) for p in entry.parameters)
+        passed: dict[str, Argument] = {n: self.scalar(n) for n in scalars if n not in structs}
+        passed |= {n: pointed.argument(n, kind, getattr(self, n)) for n, kind in structs.items()}
+        passed |= {n: shaped.argument(n, types[n], vars(self)) for n in shaped.ranks}
+        passed |= {n: _mapped(n, tensor) for n, tensor in maps.items()} | pictures.arguments(vars(self))
+        passed |= {p.name: pointed.table(p.name, types[p.name], getattr(self, p.name)) for p in tables}
+        return tuple(passed.get(p.name, p.name) for p in entry.parameters)
 
     def shape(self: Any) -> tuple[int, ...]:
-        sizes = [getattr(self, name) for name in whole] or [size]
-        axes = max(1, len(entry.items))
-        items = min(round((_ITEMS * (_ITEMS if whole and axes > 1 else 1)) ** (1 / axes)), *sizes)
-        extent = dict.fromkeys("xyz", max(sizes)) | dict.fromkeys(entry.items, items)
+        limits = pointed.limits(entry.body, values, types)
+        extent = _extents([getattr(self, name) for name in whole], size, entry)
         extent = {axis: min(n, limits.get(axis, n)) for axis, n in extent.items()}
-        return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-dimensions:])
+        extent |= shaped.along(vars(self), parameters.integers(vars(self)))
+        return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-axes:])
 
-    def filled(cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
-        found: Any = vars(ArrayProblem)["from_axes"].__func__(cls, {**parameters.counted(axes), **axes})
-        found._given = dict(axes)
-        written = parameters.written(vars(found))
-        found.__dict__.update({name: x for name, x in written.items() if name not in found.axes})
-        problem: ArrayProblem = found
-        return problem
-
+    first = {n: x for n, x in {**parameters.counted({}), **scalars}.items() if n == shaped.called(n)}
     guarded, called = map(pictures.plain, (entry.body, calls.reached(texts, entry.body)))
-    first = {**parameters.counted({}), **scalars}
+    others = sizes.ragged(replace(entry, body=guarded), called, free, depth, launched)
+    others = shaped.ragged(whole, fixed | usual, called) if shaped.ranks else others
     attributes = {
         "__doc__": "Guessed arguments.",
         "axes": first,
-        **parameters.written(first),
-        "verify_axes": ({}, *sizes.ragged(replace(entry, body=guarded), called, free, depth, launched)),
+        **parameters.written(parameters.counted({})),
+        "verify_axes": ({}, *others),
         "unverified": True,
         "extents": property(shape),
-        "from_axes": classmethod(filled),
+        "from_axes": classmethod(parameters.filled),
         "label": property(_label),
         "inputs": inputs,
         "reference": lambda self, inputs: None,
@@ -143,6 +138,14 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "_longer": parameters.longer,
     }
     return type("Guessed", (ArrayProblem,), attributes)
+
+
+def _extents(sizes: Sequence[int], size: int, entry: text.Entry) -> dict[str, int]:
+    """Return how far the grid goes along each axis by `sizes`, or without these one `size`."""
+    several = max(1, len(entry.items))
+    most = round((_ITEMS * (_ITEMS if sizes and several > 1 else 1)) ** (1 / several))
+    items = min([most, *(sizes or [size])])
+    return dict.fromkeys("xyz", max(sizes or [size])) | dict.fromkeys(entry.items, items)
 
 
 def _integers(

@@ -22,6 +22,7 @@ from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
 from harness.problems.guessed import contents, pointed, reach
+from harness.problems.guessed.dimensions import Dimensions
 from harness.problems.guessed.images import Images
 from harness.problems.protocol import Axes
 
@@ -43,6 +44,7 @@ class Parameters:
     threads: of a block of one dimension, else 0
     images: its textures and surfaces
     strides, pitches: what leads from one item to the next, and from one row in bytes
+    dimensions: of PyTorch's accessors, whose buffers are as long as these say
     """
 
     values: Sequence[text.Parameter]
@@ -64,6 +66,7 @@ class Parameters:
     strides: Sequence[str]
     pitches: Sequence[str]
     images: Images
+    dimensions: Dimensions
 
     def blocks(self, sizes: Mapping[str, int]) -> int:
         """Return how many blocks host code launches along x; 0 where that is not known."""
@@ -73,7 +76,7 @@ class Parameters:
         return 0
 
     def counted(self, axes: Axes) -> dict[str, int]:
-        """Return the elements of each pointer where `axes` are given."""
+        """Return the elements of each pointer, and the dimensions of accessors, where `axes` are given."""
         border = max((self.indexed[n].border for n in self.whole), default=0)
         counted = {n: int(axes.get(n, self.scalars[n])) + self.indexed[n].last for n in self.whole}
         sizes = sorted(n + border for n in counted.values()) or [self.size]
@@ -81,7 +84,9 @@ class Parameters:
         apart = max((int(axes.get(n, self.scalars[n])) for n in self.strides), default=0)
         length = max(length, apart * sizes[-1])
         rows = max((int(axes.get(n, self.scalars[n])) for n in self.pitches), default=0) * sizes[-1]
-        unknown = [p.name for p in self.pointers if p.name not in axes]
+        dimensions = self.dimensions.sizes(axes, self.integers(axes))
+        whole = self.dimensions.elements(dimensions)
+        unknown = [p.name for p in self.pointers if p.name not in {*axes, *whole}]
         if large := next((name for name, count in self.held.items() if count > _LONGEST), None):
             raise UsageError(
                 f"{large} would have {self.held[large]:,} elements: four boxes along each extent",
@@ -95,22 +100,36 @@ class Parameters:
         each = {p.name: self.indexed[p.name] for p in self.pointers}
         found = {name: max(1, length) * at.width + self.holds[name].begins for name, at in each.items()}
         found = {n: max(count, rows // elements.size(self.types[n])) for n, count in found.items()}
-        blocks = self.blocks(self._numbers(axes))
+        blocks = self.blocks(self.integers(axes))
         for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
             if at.shares * blocks >= 2 * found[name]:
                 found[name] = at.shares * blocks
         few = pointed.entries(max(sizes), length)
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
-        images = self.images.counted(axes, self._numbers(axes))
-        return {**found, **self._allocated(axes), **tables, **self.held, **images}
+        if large := next((name for name, count in whole.items() if count > _LONGEST), None):
+            raise UsageError(
+                f"{large} would have {whole[large]:,} elements, the product of its dimensions",
+                hint=f"say how long one is: -a {large.partition('.')[0]}.0=16",
+            )
+        images = self.images.counted(axes, self.integers(axes))
+        return {**dimensions, **found, **self._allocated(axes), **tables, **self.held, **images, **whole}
 
-    def _numbers(self, axes: Axes) -> dict[str, int]:
+    def filled(self, cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
+        """Return a problem of a class with the axes that are given, and what follows from them."""
+        found: Any = vars(ArrayProblem)["from_axes"].__func__(cls, {**self.counted(axes), **axes})
+        found._given = dict(axes)
+        written = self.written(vars(found))
+        found.__dict__.update({name: x for name, x in written.items() if name not in found.axes})
+        problem: ArrayProblem = found
+        return problem
+
+    def integers(self, axes: Axes) -> dict[str, int]:
         """Return the values as integers."""
         return {name: int(axes.get(name, value)) for name, value in self.scalars.items()}
 
     def _allocated(self, axes: Axes) -> dict[str, int]:
         """Return the elements of the pointers that host code allocates, where `axes` are given."""
-        numbers, found = self._numbers(axes), {}
+        numbers, found = self.integers(axes), {}
         for name, length in self.lengths.items():
             with contextlib.suppress(ExprError):
                 found[name] = -(-length(numbers) // elements.size(self.types[name]))
@@ -126,7 +145,7 @@ class Parameters:
         fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
         given, more = problem._given, {}
         guessed = reached.keys() - given.keys() - self.held.keys() - self.lengths.keys()
-        beyond = [p for p in self.pointers if p.name in guessed]
+        beyond = [p for p in self.pointers if p.name in guessed and p.name == self.dimensions.called(p.name)]
         means = reach.of(self.entry, [p.name for p in beyond], self.whole, self.numbers, self.threads)
         for p in beyond:
             count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
@@ -149,7 +168,8 @@ class Parameters:
 
     def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return every operand by name."""
-        least, made = min((sizes[name] for name in self.whole), default=1), {}
+        known = (*self.whole, *self.dimensions.variable)
+        least, made = min((sizes[name] for name in known), default=1), {}
         for axis, names in pointed.operands(self.pointers, self.values, self.types, sizes).items():
             held, first = self.holds[axis], self.holds[axis].counts
             most = min([least, *(sizes[other] for other in held.into)])

@@ -38,15 +38,18 @@ _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
 
 
 def each(
-    kernel: Kernel, entry: text.Entry, whole: Sequence[str], dimensions: int, alone: int
+    kernel: Kernel, entry: text.Entry, whole: Sequence[str], dimensions: int, alone: int, most: int
 ) -> tuple[int, int]:
-    """Return how many sizes an array is the product of, and each; `alone` is one that no parameter says."""
+    """Return how many sizes an array is the product of, and each, no more than `most`.
+
+    `alone` is one that no parameter says.
+    """
     over = 3 if entry.threads == 3 <= len(whole) else min(dimensions, 2)  # a block's z may be a batch
     depth = max(over, 1 + extents.factors(entry.body, whole))
     size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else alone
     if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
         size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
-    return depth, size
+    return depth, min(size, most)
 
 
 def usual(
@@ -173,7 +176,7 @@ def ragged(
     if depth < 2 or not guarded or len({*usual.values()}) > 1 or tiles or re.search(parts, entry.body):
         return []
     size = next(iter(usual.values()))
-    if _WHOLE.search(called) or size <= _FEW:
+    if vectors(called) or size <= _FEW:
         return []
     least = size - size // 4 - (size - size // 4) % 4 + 2
     if len(compared) > _UNEQUAL:
@@ -192,6 +195,11 @@ def ragged(
         n: least + more for n, more in zip(dict.fromkeys(map(same.get, ordered)), _APART, strict=False)
     }
     return [{n: unequal.get(same[n], max(unequal.values())) for n in usual}]
+
+
+def vectors(called: str) -> bool:
+    """Return True for a text that takes several elements at once, whose sizes may be multiples."""
+    return bool(_WHOLE.search(called))
 
 
 def _loops(body: str) -> Iterator[str]:

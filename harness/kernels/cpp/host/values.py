@@ -92,7 +92,7 @@ def vectors(plain: str) -> Iterator[tuple[int, str, str]]:
     """Yield (place, name, number of elements) of the vectors of a text, of Thrust and of the host."""
     for at in _VECTORS.finditer(plain):
         for one in filter(None, map(_VECTOR.fullmatch, text.split(at[1]))):
-            first = one[3] or text.split(one[2])[0]
+            first = one[3] or next(iter(text.split(one[2])), "")
             other = _BEGIN.fullmatch(first)
             yield at.start(), one[1], f"{other[1] if other else first}_size__" if other or one[3] else first
     for at in _RESIZED.finditer(plain):

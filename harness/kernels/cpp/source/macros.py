@@ -43,6 +43,15 @@ def expanded(source: str, plain: str) -> str:
     return _Expansion(known, made).of(plain) if made else plain
 
 
+def meant(source: str, call: str) -> str:
+    """Return what a call of a macro of a text stands for, ``ACCESSOR(float, 2)``; itself if it is none."""
+    name = _WORD.match(call)
+    given, known = list[str](), _defined(source).get(name[0], []) if name else []
+    if not known or not name or _arguments(call, name.end(), given) != len(call):
+        return call
+    return known[-1].called(given)
+
+
 def _defined(source: str) -> dict[str, list[Macro]]:
     """Return the macros of a text by name: several where it defines one anew, or in branches."""
     found: dict[str, list[Macro]] = {}
