@@ -248,7 +248,7 @@ def test_a_table_of_your_own_with_former_names(monkeypatch: pytest.MonkeyPatch, 
         found = choose.choose(8, 8, 8, sms=132, arch="sm_90a", gpu="a GPU", dtype="fp16")
         assert (found.kernel.name, dict(found.params)) == (
             "23_wgmma_pipeline_fp16",
-            params | {"ALONG_N": 0, "TRANSA": 0, "TRANSB": 0},  # newer than the table
+            params | {"PINGPONG": 0, "ALONG_N": 0, "TRANSA": 0, "TRANSB": 0},  # newer than the table
         )
         today = {**entry, "kernel": "23_wgmma_pipeline_fp16"}
         assert user_table.serves(entry, "fp16") and user_table.serves(today, "fp16")
