@@ -207,7 +207,11 @@ def test_a_matrix_for_all_products(rung: str, gaps: tuple[int | None, int | None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("params", [{"CLUSTER": 2, "BN": 128}, {"BM": 128, "BN": 96, "STAGES": 6}], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [{"CLUSTER": 2, "BN": 128}, {"BM": 128, "BN": 96, "STAGES": 6}, {"PINGPONG": 1, "CLUSTER": 2}],
+    ids=str,
+)
 @pytest.mark.parametrize("beta", [0.0, 1.0])
 def test_clusters_and_tiles_beyond_a_matrix(params: dict[str, int], beta: float) -> None:
     """A tile of a cluster, or a part of a box, that the matrix does not have is none of the next one's."""

@@ -51,6 +51,8 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "23 in pairs": ("23_wgmma_pipeline", {"BM": 64, "BN": 128, "STAGES": 6, "CLUSTER": 2}),
     "23 of 256 rows": ("23_wgmma_pipeline", {"BM": 256, "BN": 96, "STAGES": 3}),
     "23 across": ("23_wgmma_pipeline", {"BM": 80, "BN": 64, "STAGES": 8}),
+    "23 ping-pong": ("23_wgmma_pipeline", {"BN": 160, "STAGES": 0, "PINGPONG": 1, "CLUSTER": 2}),
+    "23 ping-pong across": ("23_wgmma_pipeline", {"BM": 72, "BN": 64, "STAGES": 8, "PINGPONG": 1}),
     "23 across, half a box": ("23_wgmma_pipeline", {"BM": 72, "BN": 64, "STAGES": 8}),
     "23 across 256": ("23_wgmma_pipeline", {"BM": 104, "BN": 256, "STAGES": 0}),
     "24": ("24_wgmma_fp16", {"BM": 64, "BN": 64, "STAGES": 8}),
