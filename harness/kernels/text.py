@@ -308,7 +308,7 @@ def parameter(text: str, unnamed: str) -> Parameter:
     levels = words.count("*") + words.count("[")
     const = bool(re.search(r"\bconst\b", words.partition("*")[0]))
     plain = re.sub(r"\[.*?\]|[*&]|\bconst\b", " ", words).split()
-    named = len(plain) > 1 and plain[-1] not in _TYPE_WORDS
+    named = len(plain) > 1 and plain[-1].isidentifier() and plain[-1] not in _TYPE_WORDS
     kind, name = (plain[:-1], plain[-1]) if named else (plain, unnamed)
     stars = "*" * max(0, levels - 1)  # of a pointer to pointers
     return Parameter(

@@ -167,3 +167,9 @@ def test_a_comment_may_begin_behind_a_directive(before: str) -> None:
 )
 def test_a_list_is_split_at_its_own_commas(listed: str, parts: list[str]) -> None:
     assert text.split(listed) == parts
+
+
+def test_what_is_no_name_names_no_parameter() -> None:
+    """A name goes into patterns, where ``++i`` would be one."""
+    assert text.parameter("const float* x", "p0").name == "x"
+    assert text.parameter("int ++i", "p1").name == text.parameter("int", "p1").name == "p1"
