@@ -260,6 +260,7 @@ def test_what_was_chosen_is_a_time_too(truth: Mapping[Key, Candidate], tmp_path:
         and key[1] == "23_wgmma_pipeline"
         and '"BM": 64, "BN": 128' in key[2]
         and '"CLUSTER": 1' in key[2]
+        and '"PINGPONG": 0' in key[2]
     ]
 
     def times(chosen: str, seconds: dict[str, float]) -> list[Time]:
