@@ -176,3 +176,20 @@ def test_a_choice_takes_milliseconds() -> None:
     forest = corrections.shipped()["16 bits"]
     assert isinstance(forest, Forest) and forest.depth < 64
     assert math.prod((corrections.MOST, len(forest.roots), forest.depth)) < 1_000_000  # nodes
+
+
+def test_what_reads_least_comes_first_of_those_alike_beyond_what_was_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shape = 4096, 4096, 4096
+    known = {one.variant.label: one for one in choose.candidates()}
+    before = choose.ranked(*shape, **CARD, dtype="bf16")
+    monkeypatch.setattr(corrections, "_ALIKE_TIMES", 1.1)
+    monkeypatch.setattr(corrections, "_TIMED", math.prod(shape))
+    assert choose.ranked(*shape, **CARD, dtype="bf16") == before
+    monkeypatch.setattr(corrections, "_TIMED", math.prod(shape) - 1)
+    after = choose.ranked(*shape, **CARD, dtype="bf16")
+    alike = sum(cycles <= 1.1 * before[0][1] for _, cycles in before[: corrections.MOST])
+    read = [known[variant.label].l2_bytes(*shape) for variant, _ in after[:alike]]
+    assert alike > 1 and read == sorted(read) and after[:alike] != before[:alike]
+    assert after[alike:] == before[alike:] and {v.label for v, _ in after} == {v.label for v, _ in before}
