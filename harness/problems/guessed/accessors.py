@@ -38,7 +38,7 @@ _ROUNDS = 3  # rows of rows
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What a text says of dimensions, by their names and those of variables and parameters.
+    """Hold what a text says of dimensions, by their names and those of variables and parameters.
 
     group: the number of those that are alike; ``blockIdx_x`` and ``threadIdx_x`` may be among them
     least: by dimension one more than the largest number that indexes it

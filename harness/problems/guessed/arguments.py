@@ -119,14 +119,18 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         extent |= shaped.along(vars(self), parameters.integers(vars(self)))
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-axes:])
 
-    first = {n: x for n, x in {**parameters.counted({}), **scalars}.items() if n == shaped.called(n)}
+    counted = parameters.counted({})
+    first = {n: x for n, x in {**counted, **scalars}.items() if n == shaped.called(n)}
     guarded, called = map(pictures.plain, (entry.body, calls.reached(texts, entry.body)))
-    others = sizes.ragged(replace(entry, body=guarded), called, free, depth, launched)
-    others = shaped.ragged(whole, fixed | usual, called) if shaped.ranks else others
+    others = (
+        shaped.ragged(whole, fixed | usual, called)
+        if shaped.ranks
+        else sizes.ragged(replace(entry, body=guarded), called, free, depth, launched)
+    )
     attributes = {
         "__doc__": "Guessed arguments.",
         "axes": first,
-        **parameters.written(parameters.counted({})),
+        **parameters.written(counted),
         "verify_axes": ({}, *others),
         "unverified": True,
         "extents": property(shape),
