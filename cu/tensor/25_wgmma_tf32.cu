@@ -21,19 +21,22 @@
 // tiles as large as the L2 cache wants them: with SHARE=1 as many clusters share a tile as there is room for. The blocks
 // that have the same piece of its sums store it, and the one that comes last adds them up, always in the same order.
 //
+// With PINGPONG=1 each warpgroup has a tile of its own, of 64 or two times 64 columns of B, as in 23: one multiplies while
+// the other one writes.
+//
 // /// kernel
 // entry = "matmul"
 // after = "23_wgmma_pipeline"
 // dtype = "tf32"
 // min_arch = "sm_90a"
-// block = "2 * BN + 128"
+// block = "CONSUMERS + 128"
 // tile  = ["BM + TRANSA * (BN - BM)", "BN + TRANSA * (BM - BN)"]
 // grid  = """(SPLIT == 1) * max(CLUSTER, (CLUSTER < 4) * BLOCKS * SMS // CLUSTER * CLUSTER + (CLUSTER == 4) * (10 * SMS // 44 * 4)) \
 //            + (SPLIT > 1) * SPLIT * TILES * max(1, SHARE * min(K // (128 * SPLIT), ROOM // TILES))"""
-// where = ["BM <= 2 * BN", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512 << SHARE", "SHARE < SPLIT",
-//          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB",
+// where = ["BM <= (2 + 2 * PINGPONG) * BN", "HALVES * BM <= 320", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512 << SHARE", "SHARE < SPLIT",
+//          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "PINGPONG * BLOCKS * SPLIT < 2", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB",
 //          "CLUSTER == 1 or BLOCKS * SPLIT == 1", "ALONG_N < CLUSTER", "ALONG_N > 0 or CLUSTER < 4"]
-// shared = "128 * STAGES * (BM + BN) + 256 * BN + 16 * STAGES"
+// shared = "128 * STAGES * (BM + BN) + 128 * CONSUMERS + 16 * STAGES"
 // workspace = "(GRID_X > SPLIT * TILES) * SHARE * (4096 + GRID_X * (4 * BM * BN // SPLIT))"
 // programmatic = 1
 // loads = "BM + BN"
@@ -47,6 +50,8 @@
 //            "seconds < 1 of cuBLAS at N=2048"]
 //
 // [names]
+// HALVES = "1 + PINGPONG * (BN // 64 - 1)"  # 64 columns of B each, of a warpgroup
+// CONSUMERS = "(1 - PINGPONG) * 2 * BN + PINGPONG * 256"
 // SHARE_B = "max(ALONG_N, (ALONG_N == 0) * CLUSTER)"
 // SHARE_A = "CLUSTER // SHARE_B"
 // TILES = "TILES_X * TILES_Y * TILES_Z"
@@ -62,6 +67,7 @@
 // BN = [128, 64]
 // STAGES = [4, 6, 8, 5]
 // BLOCKS = [1, 2]
+// PINGPONG = [0, 1]
 // SPLIT = [1, 2, 4, 8]
 // SHARE = [0, 1]
 // CLUSTER = [1, 2, 4]
@@ -84,10 +90,14 @@
 #define BK 32                // 128 bytes of a row of A
 #define STRIDE_A (TRANSA ? stride_b : stride_a)  // of a batch
 #define STRIDE_B (TRANSA ? stride_a : stride_b)
-#define CONSUMERS (2 * BN)   // threads: a warpgroup for 64 columns of B; the producers follow them
+#define HALVES (PINGPONG ? BN / 64 : 1)  // 64 columns of B each, of a warpgroup
+#define OF_TILE (2 * BN / HALVES)        // threads that share a tile
+#define CONSUMERS (PINGPONG ? 256 : OF_TILE)  // the producers follow them
 #define PRODUCERS 128
-#define CONSUMER_REGISTERS (BN == 64 ? 168 : 208)  // with the producers' 88, as many as the block starts with
+#define PRODUCER_REGISTERS (HALVES * BM > 256 ? 56 : 88)
+#define CONSUMER_REGISTERS (CONSUMERS == 128 ? 168 : HALVES * BM > 256 ? 224 : 208)  // together as many as the block starts with
 #define COLUMNS (TRANSA ? BM : BN)       // of a tile of C
+#define BOXES (HALVES * BM / 32)         // of C, of two warps
 #define BOTH_SHARED (TRANSB && !TRANSA)  // no operand is in registers
 #define SHARE_B (ALONG_N ? ALONG_N : CLUSTER)  // blocks of a cluster one above the other, with the same columns of B
 #define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
@@ -99,7 +109,7 @@ extern "C" __global__ void __cluster_dims__(SPLIT * CLUSTER, 1, 1)
 #else
 extern "C" __global__ void
 #endif
-                       __launch_bounds__(CONSUMERS + PRODUCERS, BN == 64 ? 2 : 1)
+                       __launch_bounds__(CONSUMERS + PRODUCERS, CONSUMERS == 128 ? 2 : 1)
 #if TRANSA  // what is called A from here on is B, and has N rows
                        matmul(const __grid_constant__ TensorMap map_b,
                               const __grid_constant__ TensorMap map_a,
@@ -119,8 +129,8 @@ extern "C" __global__ void
     extern __shared__ __align__(1024) float memory[];
     auto As = (float(*)[BM][BK])memory;
     auto Bs = (float(*)[BN / 32][BK][32])(As + STAGES);  // boxes of 32 columns; or BN rows of a transposed B
-    auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes for every 32 columns of B
-    auto full = (Mbarrier*)(Cs + BN / 32), empty = full + STAGES;
+    auto Cs = (float(*)[2][32][32])(Bs + STAGES);        // two boxes of two warps
+    auto full = (Mbarrier*)(Cs + CONSUMERS / 64), empty = full + STAGES;
 
     // The blocks of a cluster take tiles one above the other first, then side by side. With SPLIT they have the same tile.
     const int place = blockIdx.x % CLUSTER, place_a = sharer<SHARE_A, SHARE_B>(place), place_b = sharer<SHARE_B, 1>(place);
@@ -160,7 +170,7 @@ extern "C" __global__ void
         corner = corner_of(first_tile);  // now: its divisions take as long as the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(full + stage, maps ? 1 : 1 + 32);  // all threads of the warp that copies
-            mbarrier_init(empty + stage, CONSUMERS / 32 * CLUSTER);  // a warp arrives as one, in all blocks
+            mbarrier_init(empty + stage, OF_TILE / 32 * CLUSTER);  // a warp arrives as one, in all blocks
         }
         fence_mbarrier_init();
     }
@@ -168,7 +178,7 @@ extern "C" __global__ void
     else named_barrier_arrive_or_sync<CONSUMERS + PRODUCERS>(maps && warp >= CONSUMERS / 32);
 
     if (warp >= CONSUMERS / 32) {
-        setmaxnreg_dec<88>();
+        setmaxnreg_dec<PRODUCER_REGISTERS>();
         const auto fetch = [&](int stage, Corner at, int k, bool a, bool b) {
             const auto& of_a = MATRIX_MAP(map_a, at.matrix, STRIDE_A, sizeof(float));
             const auto& of_b = MATRIX_MAP(map_b, at.matrix, STRIDE_B, sizeof(float));
@@ -236,7 +246,7 @@ extern "C" __global__ void
     // rows of B, and write units u and u ^ 5 of four rows of C that lie two apart: after the swizzle, u ^ row % 8, that
     // is each of the eight units once, and no bank conflict. With TRANSA those columns are rows of C: of four, again
     // two apart modulo 8, they write two units side by side.
-    const int box = warp / 2, k_lane = lane % 4;
+    const int box = warp % (OF_TILE / 32) / 2, k_lane = lane % 4, turn = warp / (OF_TILE / 32);  // PINGPONG: or 1
     const int unit = lane / 8 % 2 * 5 ^ lane / 16 ^ warp % 2 * 2, n_lane = unit * 4 + lane / 4 % 2 * 2;
     const int n_first = BOTH_SHARED ? warp % 2 * 16 + lane / 4 : n_lane;  // its columns of B, two
     const int n_step = BOTH_SHARED ? 8 : 1;
@@ -244,7 +254,7 @@ extern "C" __global__ void
     const int b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
 
     const int c_rows = TRANSA ? N : M, c_columns = TRANSA ? M : N;
-    float sum[BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e of A, column n_first; at + 2: n_first + n_step
+    float sums[HALVES][BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e of A, column n_first; at + 2: n_first + n_step
     unsigned even[16], odd[16];  // B for four steps of 8 k: products read one while the other is loaded
     int stage = 0, parity = 0, before = 0;
     const auto release = [&](int stage) {  // in all blocks that write to it
@@ -252,17 +262,18 @@ extern "C" __global__ void
         if (CLUSTER == 1 && lane == 0) mbarrier_arrive(empty + stage);
         if (CLUSTER > 1 && lane < CLUSTER) mbarrier_arrive_cluster(empty + stage, lane);
     };
-    const auto multiply_stage = [&](unsigned (&b)[16], bool add) {
-        mbarrier_wait(full + stage, parity);
+    const auto multiply = [&](int half, unsigned (&b)[16], bool add) {
+        auto& sum = sums[half];
+        if (half == 0) mbarrier_wait(full + stage, parity);
         const Descriptor a = make_descriptor(As[stage], 16, 1024);
 #if BOTH_SHARED
-        const Descriptor b_rows = make_descriptor(Bs[stage][warp / 4 * 2], 16, 1024);  // 64 of them
+        const Descriptor b_rows = make_descriptor(Bs[stage][half * 2 + box / 2 * 2], 16, 1024);  // 64 of them
         wgmma_fence();
         #pragma unroll
         for (int k = 0; k < BK / 8; ++k)
             wgmma(sum, advance_descriptor(b_rows, 32 * k), advance_descriptor(a, 32 * k), add || k > 0);
 #else
-        const float* bs = Bs[stage][box][0];
+        const float* bs = Bs[stage][half * 2 + box][0];
         #pragma unroll
         for (int k = 0; k < BK / 8; ++k) {
             const uint2 low = *(const uint2*)(bs + k * 8 * 32 + b_low);
@@ -275,7 +286,8 @@ extern "C" __global__ void
 #endif
         wgmma_commit_group();
         wgmma_wait_group<1>();
-        if (add) release(before);  // the stage before may be filled again
+        if (half == 0 && add) release(before);  // the stage before may be filled again
+        if (half < HALVES - 1) return;
         before = stage;
         if (++stage == STAGES) stage = 0, parity ^= 1;
     };
@@ -296,38 +308,48 @@ extern "C" __global__ void
             else to[n_first ^ unit] = x, to[n_first + n_step ^ unit] = y;
         }
     };
-    for (unsigned tile = first_tile; tile < tiles; tile += at_once) {
+    const auto leave_out_a_tile = [&] {  // the other warpgroup's
+        const int next = stage + stages_of_k;
+        stage = next % STAGES, parity ^= next / STAGES % 2;
+    };
+    if (turn) leave_out_a_tile();
+    for (unsigned tile = first_tile + turn * at_once; tile < tiles; tile += (1 + PINGPONG) * at_once) {
+        if (PINGPONG && tile > first_tile) wait_for_turn(turn);
         if (begin < end) {
             #pragma unroll 1
             for (int part = begin;;) {
-                multiply_stage(even, part > begin);
+                multiply(0, even, part > begin);
+                if (HALVES == 2) multiply(1, odd, part > begin);
                 if (++part == end) break;
-                multiply_stage(odd, true);
+                if (HALVES == 2) continue;
+                multiply(0, odd, true);
                 if (++part == end) break;
             }
-            wgmma_wait_all(sum);
+            if (PINGPONG && tile + at_once < tiles) give_turn_to(1 - turn);
+            wgmma_wait_all(sums);
             release(before);
+            if (PINGPONG) leave_out_a_tile();
         }
         const auto [row, tile_col, matrix] = corner_of(tile);
         float* const own_c = C + TO_MATRIX(matrix, stride_c);
-        const int col = tile_col + box * 32;  // the columns of B of these two warps
+        const auto column_of = [&, tile_col = tile_col](int half) { return tile_col + (half * 2 + box) * 32; };  // of two warps, of B
         const int c_row = TRANSA ? tile_col : row, c_col = TRANSA ? row : tile_col;
         const Epilogue epilogue = MAKE_EPILOGUE_FROM(TO_MATRIX(matrix, stride_c), c_rows, c_columns, ldc);
-        const auto finished = [&, row = row](int i, float value) {  // of sum[i]
-            const unsigned m = row + i / 4 * 8 + 2 * k_lane + i % 2, n = col + n_first + i % 4 / 2 * n_step;
-            return epilogue(value, TRANSA ? n : m, TRANSA ? m : n);
+        const auto finished = [&, row = row](int half, int i) {
+            const unsigned m = row + i / 4 * 8 + 2 * k_lane + i % 2, n = column_of(half) + n_first + i % 4 / 2 * n_step;
+            return epilogue(alpha * sums[half][i], TRANSA ? n : m, TRANSA ? m : n);
         };
 
-        const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + box) : "memory"); };
+        const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + warp / 2) : "memory"); };
         if (SPLIT > 1) {
             named_barrier_sync<CONSUMERS>();  // all have read the last stage
-            const auto sums = (float(*)[COLUMNS + 4])memory;
+            const auto shared = (float(*)[COLUMNS + 4])memory;
             #pragma unroll
             for (int i = 0; i < BM / 2; i += 4)
                 #pragma unroll
                 for (int e = 0; e < 2; ++e)
-                    store_two(sums[0], COLUMNS + 4, 2 * i, box * 32, e, false, sum[i + next * e],
-                              sum[i + next * e + pair]);
+                    store_two(shared[0], COLUMNS + 4, 2 * i, box * 32, e, false, sums[0][i + next * e],
+                              sums[0][i + next * e + pair]);
             cluster_sync();  // all sums of this tile have been written
 
             constexpr int PIECE = BM * BN / 4 / SPLIT;  // four sums each, that this block adds up
@@ -345,7 +367,7 @@ extern "C" __global__ void
                 float4 total = {};
                 #pragma unroll
                 for (int other = 0; other < SPLIT; ++other) {
-                    const float4 v = ld_shared_cluster(&sums[q / (COLUMNS / 4)][q % (COLUMNS / 4) * 4], other);
+                    const float4 v = ld_shared_cluster(&shared[q / (COLUMNS / 4)][q % (COLUMNS / 4) * 4], other);
                     total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
                 }
                 if (SHARE && sharers > 1) __stcg(&pieces[blockIdx.x][i], total);
@@ -362,19 +384,19 @@ extern "C" __global__ void
             // TMA stores boxes of 32 x 32, from two places in turn, while the next tile begins.
             const bool leader = warp % 2 == 0 && lane == 0;
             #pragma unroll
-            for (int m = 0; m < BM; m += 32) {
-                const auto cs = Cs[box][m / 32 % 2];
+            for (int b = 0; b < BOXES; ++b) {
+                const int half = b / (BM / 32), m = b % (BM / 32) * 32, col = column_of(half);
+                const auto cs = Cs[warp / 2][b % 2];
                 // The box has been read. Where their number is odd the last tile's last one was here, too.
-                if (leader && m == 0) tma_store_wait_group_read<BM / 32 % 2 == 0>();
-                if (leader && m > 0) tma_store_wait_group_read<1>();
+                if (leader && b == 0) tma_store_wait_group_read<BOXES % 2 == 0>();
+                if (leader && b > 0) tma_store_wait_group_read<1>();
                 both_warps();
                 #pragma unroll
                 for (int j = 0; j < 4; ++j)
                     #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         const int i = m / 2 + 4 * j + next * e;
-                        store_two(cs[0], 32, 8 * j, 0, e, true, finished(i, alpha * sum[i]),
-                                  finished(i + pair, alpha * sum[i + pair]));
+                        store_two(cs[0], 32, 8 * j, 0, e, true, finished(half, i), finished(half, i + pair));
                     }
                 fence_proxy_async();
                 both_warps();
@@ -386,15 +408,16 @@ extern "C" __global__ void
             }
         } else {  // what TMA cannot write: through shared memory, too, then 32 neighbours of a row at a time
             #pragma unroll
-            for (int m = 0; m < BM; m += 32) {
-                const auto cs = Cs[box][0];
+            for (int b = 0; b < BOXES; ++b) {
+                const int half = b / (BM / 32), m = b % (BM / 32) * 32, col = column_of(half);
+                const auto cs = Cs[warp / 2][0];
                 both_warps();  // the last box has been read
                 #pragma unroll
                 for (int j = 0; j < 4; ++j)
                     #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         const int i = m / 2 + 4 * j + next * e;
-                        store_two(cs[0], 32, 8 * j, 0, e, true, sum[i], sum[i + pair]);
+                        store_two(cs[0], 32, 8 * j, 0, e, true, sums[half][i], sums[half][i + pair]);
                     }
                 both_warps();
                 const int first_row = TRANSA ? col : row + m, c_column = (TRANSA ? row + m : col) + lane;
