@@ -91,8 +91,7 @@
 #define STRIDE_A (TRANSA ? stride_b : stride_a)  // of a batch
 #define STRIDE_B (TRANSA ? stride_a : stride_b)
 #define HALVES (PINGPONG ? BN / 64 : 1)  // 64 columns of B each, of a warpgroup
-#define OF_TILE (2 * BN / HALVES)        // threads that share a tile
-#define CONSUMERS (PINGPONG ? 256 : OF_TILE)  // the producers follow them
+#define CONSUMERS (PINGPONG ? 256 : 2 * BN)  // threads; the producers follow them
 #define PRODUCERS 128
 #define PRODUCER_REGISTERS (HALVES * BM > 256 ? 56 : 88)
 #define CONSUMER_REGISTERS (CONSUMERS == 128 ? 168 : HALVES * BM > 256 ? 224 : 208)  // together as many as the block starts with
@@ -170,7 +169,7 @@ extern "C" __global__ void
         corner = corner_of(first_tile);  // now: its divisions take as long as the barriers
         for (int stage = 0; stage < STAGES; ++stage) {
             mbarrier_init(full + stage, maps ? 1 : 1 + 32);  // all threads of the warp that copies
-            mbarrier_init(empty + stage, OF_TILE / 32 * CLUSTER);  // a warp arrives as one, in all blocks
+            mbarrier_init(empty + stage, (PINGPONG ? 4 : CONSUMERS / 32) * CLUSTER);  // a warp arrives as one, in all blocks
         }
         fence_mbarrier_init();
     }
@@ -246,7 +245,8 @@ extern "C" __global__ void
     // rows of B, and write units u and u ^ 5 of four rows of C that lie two apart: after the swizzle, u ^ row % 8, that
     // is each of the eight units once, and no bank conflict. With TRANSA those columns are rows of C: of four, again
     // two apart modulo 8, they write two units side by side.
-    const int box = warp % (OF_TILE / 32) / 2, k_lane = lane % 4, turn = warp / (OF_TILE / 32);  // PINGPONG: or 1
+    const int turn = PINGPONG ? warp / 4 : 0;  // every second tile is this warpgroup's
+    const int box = warp / 2 - turn * 2, k_lane = lane % 4;
     const int unit = lane / 8 % 2 * 5 ^ lane / 16 ^ warp % 2 * 2, n_lane = unit * 4 + lane / 4 % 2 * 2;
     const int n_first = BOTH_SHARED ? warp % 2 * 16 + lane / 4 : n_lane;  // its columns of B, two
     const int n_step = BOTH_SHARED ? 8 : 1;

@@ -119,9 +119,10 @@ class Gemm:
         """
         return "".join(x for x, each in zip("AB", self._pitches(steps), strict=True) if each % _MAPPED)
 
-    def straddles(self, steps: Sequence[int] = (0, 0)) -> bool:
-        """Return True if rows of A or B lie across sectors of the L2 cache, and TMA can read both."""
-        return not self.without_maps(steps) and any(x % _SECTOR for x in self._pitches(steps))
+    def straddles(self, steps: Sequence[int] = (0, 0)) -> str:
+        """Return which operands have rows that TMA reads, but across sectors of L2: "", "A", "B" or "AB"."""
+        both = zip("AB", self._pitches(steps), strict=True)
+        return "".join(x for x, each in both if each % _SECTOR and each % _MAPPED == 0)
 
     @property
     def uneven(self) -> bool:

@@ -65,7 +65,7 @@ def test_each_leaf_of_the_shipped_trees_is_reached_and_stays() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32", "fp32"])
-@pytest.mark.parametrize("pitches", [ALIGNED, Pitches(straddled=True, unmapped="AB", uneven=True)])
+@pytest.mark.parametrize("pitches", [ALIGNED, Pitches(straddled="A", unmapped="B", uneven=True)])
 def test_every_candidate_can_be_described(dtype: str, pitches: Pitches) -> None:
     draw = random.SystemRandom()
     for layout in ("NN", "NT", "TN", "TT"):

@@ -151,7 +151,7 @@ def test_the_model_by_hand() -> None:
     assert one.busy(128, 128 * 264, 256, 132) == 2 * (16 * 10 + 100)
     assert one.busy(129, 128 * 133, 256, 132) == 4 * (16 * 10 + 100)  # a second round
     assert one.busy(1, 1, 250, 132) == one.busy(128, 128, 256, 132)
-    assert one.busy(128, 128, 250, 132, straddled=True) == 2 * 16 * 15 + 100
+    assert one.busy(128, 128, 250, 132, straddled="AB") == 2 * 16 * 15 + 100
 
 
 def test_the_end_of_a_tile_passes_under_the_next_one_by_hand() -> None:
@@ -344,3 +344,17 @@ def test_the_k_of_a_stage_are_those_that_the_kernel_copies(
 ) -> None:
     """Rung 42 was taken for one with stages of 32 k, as long as its 8 were no parameter."""
     assert cost.depth(catalog.kernel(name).variant(**parameters)) == depth
+
+
+def test_what_straddles_counts_by_its_bytes_by_hand() -> None:
+    """23 in clusters of two, one above the other: a step takes `straddle` times as long for A and B."""
+    one = candidate(
+        "23_wgmma_pipeline", {"BM": 128, "BN": 128, "CLUSTER": 2, "ALONG_N": 0}, step=1000, straddle=2
+    )
+    shape = 1024, 512, 64 * 10  # four clusters of 256 rows, four tiles side by side
+    assert one.share(1024, 512, "A") == pytest.approx(1024 * 4 / (1024 * 4 + 512 * 4))
+    plain = one.busy(*shape, 132)
+    assert plain == 10 * 1000
+    assert one.busy(*shape, 132, straddled="AB") == pytest.approx(2 * plain)
+    assert one.busy(*shape, 132, straddled="A") == pytest.approx(plain * (1 + 2 / 3))
+    assert one.busy(*shape, 132, straddled="B") == pytest.approx(plain * (1 + 1 / 3))

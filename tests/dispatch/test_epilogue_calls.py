@@ -90,8 +90,8 @@ def test_each_part_of_a_divided_product_has_its_own_bias(
     fake_gemm.without_small_tiles(monkeypatch)
     m, n, k = 2049, 2055, 40
     epilogue = Epilogue((ROWS, COLUMNS)[axis], "relu")
-    parts = split.divided(m, n, k, **H200, pitches=Pitches(straddled=True), epilogue=epilogue)
-    plain = split.divided(m, n, k, **H200, pitches=Pitches(straddled=True))
+    parts = split.divided(m, n, k, **H200, pitches=Pitches(straddled="AB"), epilogue=epilogue)
+    plain = split.divided(m, n, k, **H200, pitches=Pitches(straddled="AB"))
     assert len(parts) > 1
     assert [p.variant for p in parts] == [epilogue.compiled(p.variant) for p in plain]
     a, b, c = operands(gpu, FP32, FP32, m, n, k)

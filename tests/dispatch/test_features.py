@@ -76,9 +76,13 @@ def test_shared_tiles() -> None:
 
 def test_layout_and_pitches() -> None:
     one = candidate(BM=64, BN=64, BLOCKS=0, SPLIT=1)
-    found = numbers(one, (100, 200, 300), "TN", Pitches(straddled=True, unmapped="B", uneven=True))
+    found = numbers(one, (100, 200, 300), "TN", Pitches(straddled="A", unmapped="B", uneven=True))
     assert (found["A transposed"], found["B transposed"]) == (1, 0)
-    assert (found["A unmapped"], found["B unmapped"], found["straddled"], found["uneven"]) == (0, 1, 1, 1)
+    assert (found["A unmapped"], found["B unmapped"], found["uneven"]) == (0, 1, 1)
+    assert (found["A straddled"], found["B straddled"]) == (1, 0)
+    assert found["straddled"] == pytest.approx(
+        100 * 4 / (100 * 4 + 200 * 2)
+    )  # four tiles side by side, two down
     assert found["copies transposed"] == 1 and found["copies"] == 0  # compiled for NN, it would need A turned
     made = replace(one, variant=choose.laid_out(one.variant, "TN", "A"))
     assert numbers(made, (100, 200, 300), "TN")["copies transposed"] == 0

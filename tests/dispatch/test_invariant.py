@@ -105,7 +105,7 @@ def test_the_kernels_that_run_have_one_order(kernels: FakeDriver, gpu: Context) 
     kernels.execute = fake_gemm.no_write
     products(gpu, invariant=True)
     labels = [label.removesuffix(" sm_90a") for label in kernels.compiled]
-    pitches = Pitches(straddled=True)  # rows of B have 80 bytes
+    pitches = Pitches(straddled="B")  # rows of 80 bytes
     about: dict[str, Any] = {**H200, "dtype": "bf16", "pitches": pitches}
     chosen = [choose.choose(m, 40, 512, **about, invariant="M").label for m in (1, 24, 200)]
     assert labels == list(dict.fromkeys(chosen))

@@ -66,7 +66,7 @@ def test_a_shape_is_prepared_once(fake: FakeDriver, gpu: Context, monkeypatch: p
 def test_the_choice_is_what_is_compiled_and_launched(fake: FakeDriver, gpu: Context) -> None:
     harness.matmul(*operands(gpu, 300, 500, 260))
     variant = harness.choose(
-        300, 500, 260, sms=132, arch="sm_90a", gpu="Fake GPU", pitches=Pitches(straddled=True)
+        300, 500, 260, sms=132, arch="sm_90a", gpu="Fake GPU", pitches=Pitches(straddled="AB")
     )
     assert fake.compiled == [f"{variant.label} sm_90a"]
     launched = fake.launches[-1]

@@ -58,6 +58,7 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "24": ("24_wgmma_fp16", {"BM": 64, "BN": 64, "STAGES": 8}),
     "25": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8}),
     "25 NT": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8, "TRANSB": 1}),
+    "25 ping-pong": ("25_wgmma_tf32", {"BM": 96, "STAGES": 6, "PINGPONG": 1}),
     "25 split": ("25_wgmma_tf32", {"BM": 128, "BN": 64, "STAGES": 6, "SPLIT": 2}),
     "25 TT": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8, "TRANSA": 1, "TRANSB": 1}),
     "25 TT split": ("25_wgmma_tf32", {"BM": 128, "STAGES": 6, "SPLIT": 4, "TRANSA": 1, "TRANSB": 1}),

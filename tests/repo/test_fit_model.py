@@ -64,7 +64,7 @@ def timed(
         for key, one in truth.items():
             if key[0] == dtype and one.serves(*shape[:2], "sm_90a"):
                 where = {"shape": shape, "layout": "NT", "sms": SMS}
-                pitches = Pitches(straddled=number % 4 == 0, unmapped=unmapped)
+                pitches = Pitches(straddled="" if number % 4 else "A", unmapped=unmapped)
                 variant = laid_out[key]
                 time = Time(
                     draw=("0", number),
@@ -185,7 +185,7 @@ def write(path: Path, measured: list[Time], **row: Any) -> Path:
     for draw in dict.fromkeys(t.draw for t in measured):
         some = [t for t in measured if t.draw == draw]
         M, N, K = some[0].shape
-        pitches = {"lda": K + 8 * some[0].pitches.straddled, "ldb": K, "ldc": N}
+        pitches = {"lda": K + 8 * (some[0].pitches.straddled == "A"), "ldb": K, "ldc": N}
         axes = {"M": M, "N": N, "K": K, **pitches, "transa": 0, "transb": 1}
         listed = [
             {

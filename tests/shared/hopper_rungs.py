@@ -124,6 +124,15 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "25_wgmma_tf32",
         {"BM": 32, "STAGES": 8, "CLUSTER": 4, "ALONG_N": 1, "TRANSA": 1, "TRANSB": 1},
     ),
+    "25 ping-pong": ("25_wgmma_tf32", {"BM": 96, "BN": 64, "STAGES": 8, "PINGPONG": 1}),
+    "25 ping-pong, two halves NT": (
+        "25_wgmma_tf32",
+        {"BM": 64, "STAGES": 8, "PINGPONG": 1, "CLUSTER": 2, "ALONG_N": 1, "TRANSB": 1},
+    ),
+    "25 ping-pong, two halves of 160 TT": (
+        "25_wgmma_tf32",
+        {"BM": 160, "STAGES": 5, "PINGPONG": 1, "CLUSTER": 2, "TRANSA": 1, "TRANSB": 1},
+    ),
     "25 three boxes": ("25_wgmma_tf32", {"BM": 96, "STAGES": 6, "CLUSTER": 2, "TRANSB": 1}),
     "26": ("26_wgmma_split", {}),
     "27": ("27_wgmma_split_fp16", {}),

@@ -98,8 +98,8 @@ def _up(size: int) -> int:
 def _pitches(problems: Sequence[Gemm]) -> Pitches:
     """Return where rows of any of the products begin."""
     unmapped = {x for p in problems for x in p.without_maps()}
-    straddled = any(p.straddles() for p in problems)
-    return Pitches(straddled=straddled, unmapped="".join(sorted(unmapped)))
+    straddled = {x for p in problems for x in p.straddles()}
+    return Pitches(straddled="".join(sorted(straddled)), unmapped="".join(sorted(unmapped)))
 
 
 def _part(c: Candidate, problem: Gemm, sms: int) -> float:
@@ -114,11 +114,10 @@ def cycles(c: Candidate, problems: Sequence[Gemm], sms: int) -> float:
     tiles = [c.count(p.M, p.N) for p in problems]
     mean = math.ceil(sum(n * p.K for n, p in zip(tiles, problems, strict=True)) / sum(tiles))
     known = _pitches(problems)
-    apart = bool(known.unmapped)
     rows, columns = c.variant.tile
 
     def busy(count: int, K: int) -> float:
-        return c.busy(rows * count, columns, K, sms, known.straddled or apart, apart)
+        return c.busy(rows * count, columns, K, sms, known.across, bool(known.unmapped))
 
     longest = max(p.K for p in problems)
     busiest = max(busy(sum(tiles), mean), busy(max(1, sum(tiles) // len(tiles)), longest))

@@ -34,9 +34,9 @@ With ``"panels"`` (32_bf16x6_panels, 36_fp16x3 and 38_3xtf32_panels) as many blo
 SMs for it, if each has eight stages of it.
 
 The SPLIT blocks of a tile are mostly a cluster, which must fit into one GPC: 132 SMs have room for 22
-clusters of 5, not for 26 (`_CLUSTERS`). Where rows of A or B do not begin at multiples of 32 bytes, those of
-a box lie across sectors of the L2 cache, and a step takes `straddle` times as long: less with CLUSTER=2,
-where a box is read once for two blocks.
+clusters of 5, not for 26 (`_CLUSTERS`). Where rows of A and B do not begin at multiples of 32 bytes, boxes
+lie across sectors of the L2 cache, and a step takes `straddle` times as long; where those of one do not, as
+much less as its bytes are of what L2 delivers.
 
 All these constants, in cycles of the rated clock, are of a candidate, and fitted by scripts/fit_model.py to
 times of sampled shapes on an H200 (benchmarks/shapes.py). `memory` is by how much a kernel misses the rate
@@ -81,9 +81,6 @@ _L2_BYTES = 60  # a cycle and SM that L2 delivers on the average, at most: 59.6 
 _LEAST_K, _LEAST_STAGES = 128, 8  # of a block of 33 or 25; of one of the panel rungs that shares a tile
 _MOST_PARTS, _MOST_SHARERS = 8, 1024  # clusters that share a tile of 33; such blocks, on all tiles
 _LEAST_STEPS = 4  # of a block of 35_wgmma_stream_k
-_PANEL = 64  # k of a panel
-_ACROSS = {"bf16x6": 3, "fp16x3": 3}  # how much longer it takes to split an operand stored transposed
-_PANEL_BYTES = {"bf16x6": 10, "fp16x3": 12, "3xtf32": 12}  # read and written for an element
 _GRID_ROWS = 65535  # most tiles along M if the grid has a block per tile: CUDA's limit for y
 
 
@@ -172,8 +169,17 @@ class Candidate:
 
     def l2_bytes(self, M: int, N: int, K: int) -> int:
         """Return the bytes of A and B that are read from the L2 cache: once for each cluster."""
+        return sum(self._reads(M, N).values()) * K * self.dtype.itemsize * self.batch
+
+    def share(self, M: int, N: int, operands: str) -> float:
+        """Return the part of `l2_bytes` that is of the `operands`: "", "A", "B" or "AB"."""
+        read = self._reads(M, N)
+        return sum(read[x] for x in operands) / sum(read.values())
+
+    def _reads(self, M: int, N: int) -> dict[str, int]:
+        """Return the rows of A and of the transposed B that are read, each once for each cluster."""
         above, beside = self.clusters(M, N)
-        return (M * beside + N * above) * K * self.dtype.itemsize * self.batch
+        return {"A": M * beside, "B": N * above}
 
     def parts(self, M: int, N: int, K: int, sms: int) -> int:
         """Return how many blocks, or clusters of SPLIT, share a tile if they are to fill the SMs; else 1."""
@@ -231,7 +237,7 @@ class Candidate:
         N: int,
         K: int,
         sms: int,
-        straddled: bool = False,
+        straddled: str = "",
         shifted: bool = False,
         fed: str = "",
         *,
@@ -240,13 +246,14 @@ class Candidate:
     ) -> float:
         """Return the cycles from the first block's start to the last one's end, if DRAM is not the limit.
 
-        `fed` names the operands whose rows threads copy to shared memory, `layout` is what the kernel reads,
-        and `uneven` says that rows of C are no multiple of 16 bytes apart.
+        `straddled` names the operands whose rows lie across sectors, and `fed` those whose rows threads copy
+        to shared memory. `layout` is what the kernel reads, and `uneven` says that rows of C are no multiple
+        of 16 bytes apart.
         """
         steps, tiles, shared = self.turns(M, N, K, sms)
         in_turn = steps / tiles * math.ceil(tiles / self.resident)
-        longest = max(steps * self.step, in_turn * self.alone) * (self.straddle if straddled else 1)
-        longest *= self.unmapped if shifted or fed else 1
+        longest = max(steps * self.step, in_turn * self.alone) * (self.unmapped if shifted or fed else 1)
+        longest *= 1 + (self.straddle - 1) * self.share(M, N, straddled)
         longest *= (self.turned_a if layout[0] == "T" else 1) * (self.turned_b if layout[1] == "T" else 1)
         tile = self.tile + (self.ragged if uneven or N * self.dtype.itemsize % _MAPPED else 0)
         if self.crowded != 1 and steps:
@@ -274,11 +281,11 @@ class Candidate:
         copies += sum(traffic.copying(elements[x], **given) for x in moved)
         waiting = traffic.compulsory(M, N, K, **given) * self.batch
         if self.shares == "panels":
-            copies += self._splitting(M, N, K, layout, sms)
+            copies += traffic.splitting(self.variant, M, N, K, **given, layout=layout)
         apart = bool(unmapped and not self.variant.boxes)  # kernels without maps read any pitch
         fed = "".join(x for x in left if x not in moved)
         read = "".join("NT"[(kind == "T") != (x in flips)] for x, kind in zip("AB", layout, strict=True))
-        straddled = pitches.straddled or apart
+        straddled = pitches.across if apart else pitches.straddled
         busy = self.busy(M, N, K, sms, straddled, apart, fed, layout=read, uneven=pitches.uneven)
         return self.start + self.together(busy, waiting) + copies
 
@@ -290,18 +297,6 @@ class Candidate:
         """
         known = min(waiting, waiting * self.dram / traffic.DRAM_BYTES)  # as it was measured
         return math.hypot(busy, self.memory * known + max(1.0, self.memory) * (waiting - known))
-
-    def _splitting(self, M: int, N: int, K: int, layout: str, sms: int) -> float:
-        """Return the cycles that the passes over A and B take, before the product: each writes panels.
-
-        Of an operand stored transposed a lane of 32 and 36 writes a line of its own, which takes `_ACROSS`
-        times as long. 38 transposes such lines in shared memory.
-        """
-        across = _ACROSS.get(self.dtype.name, 1)
-        (rows, columns), k = self.variant.tile, _up(K, _PANEL)
-        elements = _up(M, rows) * k, _up(N, columns) * k
-        passes = sum(n * (across if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
-        return passes * _PANEL_BYTES[self.dtype.name] / (sms * self.dram)
 
 
 def card(device: Device) -> dict[str, Any]:
@@ -342,8 +337,3 @@ def depth(variant: Variant) -> int:
     if variant.params.get("STAGES") == 1 and variant.kernel.dtype in _ONE_STAGE:
         return _ONE_STAGE[variant.kernel.dtype]
     return variant.params.get("BK", _SWIZZLED // DTYPES[variant.kernel.dtype].itemsize)
-
-
-def _up(size: int, step: int) -> int:
-    """Return the multiple of `step` from `size` on."""
-    return -(-size // step) * step

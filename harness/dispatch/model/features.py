@@ -33,7 +33,7 @@ _RATES = (
 )
 _LAYOUT = (
     *("A transposed", "B transposed", "A unmapped", "B unmapped"),
-    *("copies transposed", "copies", "straddled", "uneven"),
+    *("copies transposed", "copies", "A straddled", "B straddled", "straddled", "uneven"),
 )
 FEATURES = ("rung", *_PARAMETERS, *_CONSTANTS, *_PRODUCT, *_TILES, *_STEPS, *_RATES, *_LAYOUT)
 
@@ -106,7 +106,8 @@ def _layout(one: Candidate, shape: tuple[int, int, int, int], layout: str, pitch
     left = traffic.boxed(one.variant, "".join(x for x in pitches.unmapped if x not in flips))
     moved = traffic.copied(one.variant, M, N, K, sms=sms, unmapped=left, dram=one.dram)
     unmapped = ["A" in pitches.unmapped, "B" in pitches.unmapped]
+    straddled = ["A" in pitches.straddled, "B" in pitches.straddled, one.share(M, N, pitches.straddled)]
     return [
         *(layout[0] == "T", layout[1] == "T", *unmapped, len(flips), len(moved)),
-        *(pitches.straddled, pitches.uneven),
+        *(*straddled, pitches.uneven),
     ]

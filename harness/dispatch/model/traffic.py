@@ -26,20 +26,28 @@ _REACHED = 0.8415  # of the peak bandwidth, which is 4.81 TB/s there
 _UNMAPPED_BYTES = 8  # per cycle and SM, loaded by a kernel without a tensor map
 _COPYING = 2000, 14.5  # cycles to start a copy; bytes per cycle and SM, read or written
 _TRANSPOSING = 4000, 13.4  # the same of a copy that transposes
+_PANEL = 64  # k of a panel
+_ACROSS = {"bf16x6": 3, "fp16x3": 3}  # how much longer it takes to split an operand stored transposed
+_PANEL_BYTES = {"bf16x6": 10, "fp16x3": 12, "3xtf32": 12}  # read and written for an element
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pitches:
     """The pitches of a product's matrices, as far as its time depends on where their rows begin.
 
-    `straddled` says that rows of A or B begin elsewhere than at multiples of 32 bytes. `unmapped` names the
-    operands ("", "A", "B" or "AB") whose rows do not even begin at multiples of 16, so that no tensor map
+    `straddled` names the operands ("", "A", "B" or "AB") whose rows begin at multiples of 16 bytes that are
+    not all multiples of 32, `unmapped` those whose rows do not even begin there, so that no tensor map
     describes them, and `uneven` says the same of C.
     """
 
-    straddled: bool = False
+    straddled: str = ""
     unmapped: str = ""
     uneven: bool = False
+
+    @property
+    def across(self) -> str:
+        """The operands whose rows lie across sectors of the L2 cache, with and without a tensor map."""
+        return "".join(x for x in "AB" if x in self.straddled + self.unmapped)
 
 
 ALIGNED = Pitches()
@@ -116,3 +124,23 @@ def copied(
 
     sets = (s for count in range(len(unmapped) + 1) for s in itertools.combinations(unmapped, count))
     return min(map("".join, sets), key=cycles)  # the first of equals, which has the fewest copies
+
+
+def splitting(
+    variant: Variant, M: int, N: int, K: int, *, dtype: DType, sms: int, dram: float, layout: str
+) -> float:
+    """Return the cycles that the passes over A and B take, before a product of panels: each writes panels.
+
+    Of an operand stored transposed a lane of 32 and 36 writes a line of its own, which takes `_ACROSS` times
+    as long. 38 transposes such lines in shared memory.
+    """
+    across = _ACROSS.get(dtype.name, 1)
+    (rows, columns), k = variant.tile, _up(K, _PANEL)
+    elements = _up(M, rows) * k, _up(N, columns) * k
+    passes = sum(n * (across if flip == "T" else 1) for n, flip in zip(elements, layout, strict=True))
+    return passes * _PANEL_BYTES[dtype.name] / (sms * dram)
+
+
+def _up(size: int, step: int) -> int:
+    """Return the multiple of `step` from `size` on."""
+    return -(-size // step) * step
