@@ -3,15 +3,20 @@
 // in a B that is stored transposed, the tile has to be transposed. TMA cannot do that, so threads copy it float by
 // float. The other kind lies as it is needed: TMA loads it if it has a tensor map. (Copied by threads 16 bytes at a
 // time: up to 2% slower. A bulk copy for each row, which needs no map: 12% slower, since a warp issues them one by one.)
+// With B_IN_LINES such a B is left as it lies instead (fp32_lines.cuh, which the kernel includes first).
 #pragma once
 
 #include "tma.cuh"
+
+#ifndef B_IN_LINES
+#define B_IN_LINES 0
+#endif
 
 constexpr int PRODUCERS = 128;  // threads
 constexpr int PAD = 4;          // floats after a transposed row: as few as keep 16-byte alignment
 
 // The tensor maps that a kernel takes, as the first of its parameters and as arguments of load().
-#if TRANSA && !TRANSB
+#if TRANSA && (!TRANSB || B_IN_LINES)
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
 #define MAP_A map_a
 #define MAP_B map_b
@@ -19,7 +24,7 @@ constexpr int PAD = 4;          // floats after a transposed row: as few as keep
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_a,
 #define MAP_A map_a
 #define MAP_B map_a
-#elif !TRANSB
+#elif !TRANSB || B_IN_LINES
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_b,
 #define MAP_A map_b
 #define MAP_B map_b
@@ -133,7 +138,11 @@ struct Fp32Tile {
 template <int TILE_M, int TILE_N, int TILE_K, int NUM_STAGES, class Map = TensorMap>
 struct Fp32Producer {
     typedef Fp32Tile<TILE_M, TILE_K, !TRANSA, Map> A;
+#if B_IN_LINES
+    typedef Fp32Lines<TILE_N, TILE_K, PRODUCERS, Map> B;
+#else
     typedef Fp32Tile<TILE_N, TILE_K, TRANSB, Map> B;
+#endif
     typedef typename A::Memory TileA;
     typedef typename B::Memory TileB;
     static constexpr int PITCH_A = A::PITCH, PITCH_B = B::PITCH;  // floats from one k to the next

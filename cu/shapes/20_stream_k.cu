@@ -12,6 +12,9 @@
 // they add up in shared memory. So a tile of half the size keeps as many warps busy, and half as many sums go
 // through L2.
 //
+// A B that is stored transposed is transposed on its way, float by float. A tile of 64 x 256 has so much of it that it
+// stays as it lies: a thread reads four k of a column at once (fp32_lines.cuh).
+//
 // Blocks that wait for each other must run at the same time: the launch is cooperative. Measurements and what
 // did not help: docs/notes/20_stream_k.md.
 //
@@ -26,18 +29,21 @@
 //          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK", "SLICES <= 2",
 //          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(STAGES == 6) <= (SLICES == 2 and BM == 128)",
 //          "SLICES == 1 or (BM * BN == 16384 and BK == 32)"]
-// shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB)) + 16 * STAGES"
+// shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB - LINES)) + 16 * STAGES"
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
 // sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91%", "no LDGSTS in loop", "no BAR in loop",
-//          "UTMALDG if TRANSA or not TRANSB", "no LDL", "no STL"]
+//          "UTMALDG if TRANSA or LINES or not TRANSB", "no LDL", "no STL"]
 // claim = "All SMs finish together: the 45 tiles of 128 x 256 of n = 1025 keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
+// [names]
+// LINES = "TRANSB * (BN > 2 * BM)"  # a B that stays as it lies
+//
 // [tensormaps]
 // A = {box = ["BK", "BM"], where = "TRANSA"}
-// B = {box = ["BK", "BN"], where = "not TRANSB"}
+// B = {box = ["(1 - LINES) * BK + LINES * BN", "(1 - LINES) * BN + LINES * BK"], swizzle = "LINES * 4 * BK", where = "LINES or not TRANSB"}
 //
 // [params]
 // BM = [128, 64, 256]
@@ -54,8 +60,11 @@
 // TRANSB = [0, 1]
 // ///
 
+#define B_IN_LINES (TRANSB && BN > 2 * BM)
+
 #include "epilogue.cuh"
 #include "grid_sync.cuh"
+#include "fp32_lines.cuh"
 #include "fp32_producer.cuh"
 #include "vector.cuh"
 #include "transpose.cuh"
@@ -69,6 +78,16 @@
 #define QUADS (ROWS * TN / 4)
 
 typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
+
+// The first column quad of a lane.
+__device__ inline int quad_of(int lane)
+{
+#if B_IN_LINES
+    return lines_quad(lane);
+#else
+    return lane / 8 * 2 + lane % 2;
+#endif
+}
 
 struct Piece {
     unsigned tile, begin, end;  // the stages of the tile, along k
@@ -120,10 +139,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                               int M, int N, int K, int lda, int ldb, int ldc, float alpha, float beta EPILOGUE_PARAMETER,
                               unsigned* workspace)
 {
-    extern __shared__ __align__(128) float memory[];
-    auto As = (Producer::TileA*)memory;
-    auto Bs = (Producer::TileB*)(As + STAGES);
-    auto full = (Mbarrier*)(Bs + STAGES), empty = full + STAGES;
+    extern __shared__ __align__(1024) float memory[];
+    auto Bs = (Producer::TileB*)memory;
+    auto As = (Producer::TileA*)(Bs + STAGES);
+    auto full = (Mbarrier*)(As + STAGES), empty = full + STAGES;
     auto exchanged = (float4(*)[CONSUMERS])memory;  // sums from one slice to the other, where stages were
 
     // For each shared tile: how many blocks have written their sums and, in the upper half, how many have read them.
@@ -166,28 +185,49 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32;  // uniform in a warp
     const int slice = SLICES > 1 ? self / SLICE : 0;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
-    const int tile_n = warp % (BN / WN) * WN + (lane / 8 * 2 + lane % 2) * 4;  // and column quad
+    const int warp_n = warp % (BN / WN) * WN, tile_n = warp_n + quad_of(lane) * 4;  // and column quad
     const int kept_m = tile_m + slice * (WM / SLICES);  // of the outputs it keeps
 
-    float a[2][TM], b[2][TN];  // fragments of one k, and of the next
+    float a[2][TM];  // fragments of one k, and of the next
+#if B_IN_LINES
+    const int line = warp_n + lane / 8 * 2 + lane % 2;  // its first column; others lie eight apart
+    const int swizzle = lines_swizzle<BK>(line);
+    float b[TN][4];  // four k of each column
+    const auto b_of = [&](int j, int k) { return b[j][k % 4]; };
+    const auto begin_of_b = [&](int stage) { return Bs[stage][line]; };
+    const auto read_line = [&](int j, const float* bs, int unit) {
+        *(float4*)b[j] = *(const float4*)&bs[j * 8 * BK + (unit ^ swizzle) * 4];
+    };
+#else
+    float b[2][TN];
+    const auto b_of = [&](int j, int k) { return b[k % 2][j]; };
+    const auto begin_of_b = [&](int stage) { return &Bs[stage][slice * DEEP][tile_n]; };
+    const auto read_line = [](int, const float*, int) {};
+#endif
+    const int first_unit = slice * DEEP / 4;
     const auto read = [&](int which, const float* as, const float* bs) {
         for (int i = 0; i < TM; i += 4) *(float4*)&a[which][i] = *(const float4*)&as[i * 4];
+#if !B_IN_LINES
         for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * 8];
+#endif
     };
 
     int stage = 0, parity = 0;
-    const float *as = &As[0][slice * DEEP][tile_m], *bs = &Bs[0][slice * DEEP][tile_n];
-    mbarrier_wait(full, 0);
-    read(0, as, bs);
+    const float *as, *bs;
+    const auto begin = [&] {
+        mbarrier_wait(full + stage, parity);
+        as = &As[stage][slice * DEEP][tile_m], bs = begin_of_b(stage);
+        read(0, as, bs);
+        for (int j = 0; j < TN; ++j) read_line(j, bs, first_unit);
+    };
+    begin();
     bool more = true;
     for (unsigned n = 0; more; ++n) {
         const Piece now = piece;
         more = work.get(n + 1, piece);
         if (SLICES > 1 && n > 0) {
             if (++stage == STAGES) stage = 0, parity ^= 1;
-            mbarrier_wait(full + stage, parity);
-            as = &As[stage][slice * DEEP][tile_m], bs = &Bs[stage][slice * DEEP][tile_n];
-            read(0, as, bs);
+            begin();
         }
         float sum[TM][TN] = {};
         for (unsigned left = now.end - now.begin; left > 0; --left) {
@@ -206,13 +246,15 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                         read(k % 2, as + k * Producer::PITCH_A, bs + k * Producer::PITCH_B);
                     } else {
                         as = chunk < DEEP ? as + CHUNK * Producer::PITCH_A : &As[stage][slice * DEEP][tile_m];
-                        bs = chunk < DEEP ? bs + CHUNK * Producer::PITCH_B : &Bs[stage][slice * DEEP][tile_n];
+                        bs = chunk < DEEP ? bs + CHUNK * Producer::PITCH_B : begin_of_b(stage);
                         read(0, as, bs);
                     }
+                    const int next_unit = first_unit + (k < CHUNK || chunk < DEEP ? (chunk - CHUNK + k) / 4 : 0);
                     for (int j = 0; j < TN; ++j)
                         for (int i = 0; i < TM; ++i) {
                             const int m = j % 2 ? TM - 1 - i : i;  // back and forth: a[m] is reused
-                            sum[m][j] += a[(k - 1) % 2][m] * b[(k - 1) % 2][j];
+                            sum[m][j] += a[(k - 1) % 2][m] * b_of(j, k - 1);
+                            if (k % 4 == 0 && i == TM - 1) read_line(j, bs, next_unit);  // the next four
                         }
                 }
             }
@@ -247,6 +289,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     const float4 v = exchanged[i / 4 * TN + j][self];
                     mine[i + 1][j] += v.x, mine[i][j] += v.y, mine[i + 3][j] += v.z, mine[i + 2][j] += v.w;
                 }
+#if B_IN_LINES
+        #pragma unroll
+        for (int i = 0; i < ROWS; ++i) lines_to_quads(mine[i]);
+#endif
         if (SLICES > 1 && more) {
             fence_proxy_async();
             named_barrier_sync<CONSUMERS + PRODUCERS, 2>();  // stages may be loaded where sums were exchanged
@@ -308,7 +354,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             const int w = thread % SLICE / 32, l = thread % 32, i = quad / (TN / 4), j = quad % (TN / 4) * 32;
             const unsigned row = first_row + w / (BN / WN) * WM + thread / SLICE * (WM / SLICES)
                                  + l / 2 % 4 * 4 + i / 4 * 16 + i % 4;
-            const unsigned col = first_col + w % (BN / WN) * WN + (l / 8 * 2 + l % 2) * 4 + j;
+            const unsigned col = first_col + w % (BN / WN) * WN + quad_of(l) * 4 + j;
             const float total[4] = {v.x, v.y, v.z, v.w};
             if (row < M)
                 store4(C + (long long)row * ldc + col, total, N - (int)col, aligned16(C, ldc), 1.f, beta,

@@ -342,6 +342,27 @@ FAULTS = [
          "cp_async_mbarrier_arrive(full + stage);", "mbarrier_arrive(full + stage);", "fp32_producer.cuh"),
     ),
     *faults(
+        "20_stream_k",
+        {"BM": 64, "WM": 32, "CHUNK": 16, "TRANSB": 1},
+        {"M": 64, "N": 256, "K": 200, "transb": 1},
+        ("lines are read as if nothing were swizzled", "(unit ^ swizzle) * 4", "unit * 4"),
+        ("the next four k are the same ones", "(chunk - CHUNK + k) / 4", "(chunk - CHUNK) / 4"),
+        ("columns stay eight apart", "for (int i = 0; i < ROWS; ++i) lines_to_quads(mine[i]);", ";"),
+        ("a lane stores another one's columns", "lane / 8 % 2 * 4 + lane % 2 * 2 + lane / 16",
+         "lane / 8 * 2 + lane % 2", "fp32_lines.cuh"),
+        ("half of the columns are not exchanged", "exchange(sum[4], sum[5], 1), exchange(sum[6], sum[7], 1)",
+         "exchange(sum[4], sum[5], 1)", "fp32_lines.cuh"),
+    ),
+    *faults(
+        "20_stream_k",
+        {"BM": 64, "BK": 16, "WM": 32, "STAGES": 8, "TRANSA": 1, "TRANSB": 1},
+        {"M": 64, "N": 250, "K": 100, "transa": 1, "transb": 1, "ldb": 101},  # B has no map
+        ("threads copy lines as if nothing were swizzled", "(k / 4 ^ lines_swizzle<TILE_K>(line)) * 4",
+         "k / 4 * 4", "fp32_lines.cuh"),
+        ("the rest of k is not zeros", "at + j, j < left);", "at + j, true);", "fp32_lines.cuh"),
+        ("lines past the last one are read", "min(line, last) * ld + k;", "line * ld + k;", "fp32_lines.cuh"),
+    ),
+    *faults(
         "26_wgmma_split",
         {},
         {"M": 64, "N": 64, "K": 700},

@@ -21,6 +21,11 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
     "16": ("16_pipeline", {}),
     "19": ("19_pipeline_split", {}),
     "20": ("20_stream_k", {}),
+    "20 in lines": ("20_stream_k", {"BM": 64, "WM": 32, "CHUNK": 16, "TRANSB": 1}),
+    "20 in lines of 16 TT": (
+        "20_stream_k",
+        {"BM": 64, "BK": 16, "WM": 32, "STAGES": 8, "TRANSA": 1, "TRANSB": 1},
+    ),
     "22": ("22_wgmma", {}),
     "22a": ("22a_warp_specialized", {}),
     "22b": ("22b_persistent", {}),
