@@ -31,6 +31,7 @@ from harness.launch.builds import Built, Progress
 from harness.launch.emulated import SMS, Memory, Options, launch
 from harness.launch.further import explained, further, judged, late
 from harness.launch.kernel import grid
+from harness.launch.sequence import run as sequence
 from harness.problems import checks
 from harness.problems.protocol import (
     Axes,
@@ -159,7 +160,27 @@ def row(
     FAILED. For a kernel that its file marks as broken, a defect is EXPECTED and its absence UNEXPECTED. A
     kernel that the emulator cannot run is REFUSED, one that has found nothing when its time is over is LATE,
     and every other error becomes an ERROR row.
+
+    One without front matter is launched on what those before it in host code leave, where that is sure.
     """
+    if made := sequence.prepared(built, problem, options):
+        found = _alone(made.built, made.problem, made.inputs, None, options)
+        clean = found.status == UNVERIFIED and found.emulation is not None
+        if sequence.sure(made, found.emulation) and not (
+            clean and sequence.hides(made, found.emulation, (built, problem, inputs), options)
+        ):
+            return found
+    return _alone(built, problem, inputs, reference, options)
+
+
+def _alone(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference | None,
+    options: Options,
+) -> Measurement:
+    """Emulate one kernel on these inputs, as `row` does."""
     variant, memory = built.variant, Memory()
     try:
         run, arrays = launch(built, problem, inputs, options, memory)

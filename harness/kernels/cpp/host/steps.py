@@ -1,0 +1,309 @@
+"""Read what host code does with buffers before it launches a kernel: launches, fills, copies, algorithms.
+
+A function of the text is read in place of its call. Buffers have the names of the outermost function, so that
+one that is passed on keeps its name, and numbers are expressions over names of the host. What only happens on
+a condition, or each time differently, leaves what nobody knows.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.kernels import text
+from harness.kernels.cpp.host import allocations, host_calls, launches, values
+from harness.kernels.cpp.host.host_calls import ALLOCATE, LAUNCH, LOST, Step
+
+_MEMBER = re.compile(r"\b([A-Za-z_]\w*)\.(?!(?:x|y|z)\b)(?=[A-Za-z_]\w*\b(?!\s*[(<]))")
+_THROUGH = re.compile(r"(?<=[\w\]])->(?=[A-Za-z_]\w*\b(?!\s*[(<]))")
+_THIS = re.compile(r"\bthis\s*->")
+_COMPOSED = re.compile(r"[\w\s+\-*/%()<>&|,.:]+")
+_HEAD = re.compile(r"\b(?:(if|for|while|switch)\s*(\()|(else|do)\b)")
+_CALL = re.compile(r"\b([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,200}>)?\s*\(")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_NAMED = re.compile(r"\b(\w+)\s*\Z")
+_LONGEST = 200  # characters of a function's name and of what stands around it
+_DEEPEST, _MOST = 4, 400  # functions in each other, and steps that are read
+_KEPT = 32
+
+_Function = tuple[int, int, int, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What host code does up to a launch: `steps`, the last of which is that launch.
+
+    numbers: those that the text gives to names in the expressions of steps, where it does
+    """
+
+    steps: tuple[Step, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def before(source: str, entry: str) -> Before:
+    """Return what the host code of a text does up to the first launch of a kernel; nothing without one."""
+    known = launches.launches(source)
+    wanted = launches.of(source, entry) or launches.by_argument(source, entry)
+    place = next((i for i, launch in enumerate(known) if launch is wanted), None)
+    return _Reader(source).up_to(place) if place is not None else Before()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Region:
+    """The text from `begin` to `end` that is done on a condition, or in a loop, whose head is at `head`."""
+
+    head: int
+    begin: int
+    end: int
+    loop: bool
+
+
+@dataclass(kw_only=True)
+class _Frame:
+    """A function that is being read: what its parameters were given, and which buffers its names mean."""
+
+    number: int
+    function: _Function
+    values: dict[str, str] = field(default_factory=dict)
+    buffers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """A step, with the regions that it is in; those in `doubted` make it another each time, or no step."""
+
+    step: Step
+    regions: frozenset[tuple[int, int]]
+    doubted: frozenset[tuple[int, int]]
+
+
+class _Reader:
+    """Read a text from the function that calls those of a launch on."""
+
+    def __init__(self, source: str) -> None:
+        sized = values.sized(text.blank(source))
+        self._plain = _flat(sized)
+        self._functions = values.bodies(self._plain)
+        self._named = {
+            name[1]: f for f in self._functions if (name := _NAMED.search(self._plain[: f[0]][-_LONGEST:]))
+        }
+        self._given, self._defined = values.given(self._plain), values.defined(source)
+        self._regions = list(_regions(self._plain))
+        self._launches = launches.calls(sized)
+        self._entries = [launch.entry for launch in launches.launches(source)]
+        self._events = sorted(self._all_events())
+        self._frames, self.numbers = itertools.count(), dict[str, int]()
+
+    def up_to(self, launch: int) -> Before:
+        """Return what is done up to the launch of that number."""
+        place = self._launches[launch][0]
+        root = self._around(place)
+        for _ in range(_DEEPEST - 1):
+            root = self._caller(root) or root
+        found = list[_Found]()
+        frame = _Frame(number=next(self._frames), function=root)
+        for one in itertools.islice(self._read(frame, frozenset(), frozenset(), 0), _MOST):
+            found.append(one)
+            if one.step.place == place and one.step.kind == LAUNCH:
+                sure = [self._sure(each, one.regions) for each in found]
+                return Before(tuple(sure), self.numbers)
+        return Before()
+
+    def _all_events(self) -> Iterator[tuple[int, int, str, tuple[str, ...]]]:
+        """Yield (place, number of the launch or -1, name, arguments) of what happens in the text."""
+        for at, (place, _, _, passed, _) in enumerate(self._launches):
+            yield place, at, LAUNCH, tuple(map(values.uncast, text.split(_flat(passed))))
+        for one in allocations.of(self._plain):
+            yield one.place, -1, ALLOCATE, (one.name, one.bytes)
+        for place, name, value in self._given:
+            yield place, -1, "=", (name, value)
+        for place, vector, wrapped in host_calls.wrapped(self._plain):
+            yield place, -1, "=", (vector, wrapped)
+        for place, vector in host_calls.zeroed(self._plain):
+            yield place + 1, -1, "device_vector", (vector, "0", "")
+        for call in _CALL.finditer(self._plain):
+            closed = text.closing(self._plain, call.end() - 1)
+            if closed > 0 and "<<" not in (call[2] or ""):
+                yield call.start(), -1, call[1], tuple(text.split(self._plain[call.end() : closed]))
+
+    def _around(self, place: int) -> _Function:
+        return next((f for f in self._functions if f[1] < place < f[2]), (0, 0, len(self._plain), ()))
+
+    def _caller(self, function: _Function) -> _Function | None:
+        """Return the function that calls one first in the text."""
+        name = next((name for name, known in self._named.items() if known == function), None)
+        for place, _, called, _ in self._events if name else ():
+            outer = self._around(place)
+            if called.rpartition("::")[2] == name and outer[1] and outer != function and place != function[0]:
+                return outer
+        return None
+
+    def _read(
+        self,
+        frame: _Frame,
+        regions: frozenset[tuple[int, int]],
+        doubted: frozenset[tuple[int, int]],
+        depth: int,
+    ) -> Iterator[_Found]:
+        """Yield the steps of a function, and of those that it calls."""
+        _, opened, end, _ = frame.function
+        for place, launch, name, arguments in self._events:
+            if not opened < place < end:
+                continue
+            around = [r for r in self._regions if opened < r.head and r.begin <= place <= r.end]
+            own = frozenset((frame.number, r.head) for r in around)
+            if name == "=":
+                self._assign(frame, place, *arguments)
+                continue
+            called = self._named.get(name.rpartition("::")[2]) if launch < 0 else None
+            if called and depth < _DEEPEST and called != frame.function:
+                inner = _Frame(number=next(self._frames), function=called)
+                inner.values = dict(
+                    zip(called[3], (self._value(frame, place, a) for a in arguments), strict=False)
+                )
+                inner.buffers = dict(
+                    zip(called[3], (self._buffer(frame, a) for a in arguments), strict=False)
+                )
+                doubts = self._doubts(frame, around, [*inner.values.values(), *inner.buffers.values()])
+                yield from self._read(inner, regions | own, doubted | doubts, depth + 1)
+                continue
+            for step in self._steps(frame, place, launch, name, arguments):
+                written = [*step.values, *step.grid, *step.buffers]
+                doubts = doubted | self._doubts(frame, around, written)
+                done = replace(step, place=place, entry=step.entry or name.rpartition("::")[2])
+                yield _Found(step=done, regions=regions | own, doubted=doubts)
+
+    def _steps(
+        self, frame: _Frame, place: int, launch: int, name: str, arguments: Sequence[str]
+    ) -> Iterator[Step]:
+        """Yield what a call does, or an allocation or a launch."""
+
+        def value(written: str) -> str:
+            return self._value(frame, place, written)
+
+        def buffer(written: str) -> str:
+            return self._buffer(frame, written)
+
+        if launch >= 0:
+            grid = self._launches[launch][4][0]
+            yield Step(
+                kind=LAUNCH,
+                entry=self._entries[launch],
+                buffers=tuple(map(buffer, arguments)),
+                values=tuple(map(value, arguments)),
+                grid=self._expressions(frame, place, _flat(grid)),
+            )
+        elif name == ALLOCATE:
+            yield Step(kind=ALLOCATE, buffers=(buffer(arguments[0]),), values=(value(arguments[1]),))
+        elif name.rpartition("::")[2] in ("swap", "iter_swap") and len(arguments) == 2:
+            a, b = arguments
+            frame.buffers[a.strip()], frame.buffers[b.strip()] = buffer(b), buffer(a)
+        else:
+            yield from host_calls.steps(name, arguments, value, buffer)
+
+    def _doubts(
+        self, frame: _Frame, around: Sequence[_Region], written: Sequence[str]
+    ) -> frozenset[tuple[int, int]]:
+        """Return the regions in which what is written is not done, or is done otherwise each time."""
+        names = {name for part in written for name in _WORD.findall(part)}
+        found = set()
+        for region in around:
+            changed = {
+                self._own(frame, name) for at, name, _ in self._given if region.head <= at <= region.end
+            }
+            for at, _, name, swapped in self._events:
+                if region.begin <= at <= region.end and name.rpartition("::")[2] == "swap":
+                    changed |= {self._own(frame, one.strip()) for one in swapped}
+            plain = {re.sub(r"__v\d+\Z", "", name) for name in names}
+            if not region.loop or changed & plain:
+                found.add((frame.number, region.head))
+        return frozenset(found)
+
+    def _sure(self, found: _Found, regions: frozenset[tuple[int, int]]) -> Step:
+        """Return a step, or that nobody knows what it leaves: it is in further regions of doubt."""
+        if found.step.kind == ALLOCATE or found.doubted <= regions:
+            loops = {r.head for r in self._regions if r.loop}
+            return replace(found.step, loops=frozenset(r for r in found.regions if r[1] in loops))
+        return Step(kind=LOST, buffers=found.step.buffers, place=found.step.place)
+
+    def _assign(self, frame: _Frame, place: int, name: str, value: str) -> None:
+        """Let a name mean another buffer, ``in = out;``."""
+        other = allocations.name(value)
+        if other and not other[0].isdigit() and other not in host_calls.NOTHING:
+            frame.buffers[name] = self._buffer(frame, value)
+        elif re.fullmatch(r"[\w\s]+[+-][\w\s+*-]+", value):
+            frame.buffers[name] = ""  # a place within another, perhaps
+        else:
+            frame.buffers.pop(name, None)
+
+    def _own(self, frame: _Frame, name: str) -> str:
+        """Return the name by which the outermost function would know one of a function."""
+        body = self._plain[frame.function[1] : frame.function[2]]
+        local = name in frame.function[3] or allocations.declared(body, name)
+        return f"{name}__{frame.number}" if frame.number and local else name
+
+    def _buffer(self, frame: _Frame, written: str) -> str:
+        """Return the name of a buffer, "" for what is none, or a place within one."""
+        name = allocations.name(written)
+        if not name or name[0].isdigit() or name in host_calls.NOTHING:
+            return ""
+        return frame.buffers[name] if name in frame.buffers else self._own(frame, name)
+
+    def _value(self, frame: _Frame, place: int, written: str) -> str:
+        """Return a number as an expression over names of the host, "" where it is none."""
+        known, names = self._known(frame, place, written)
+        found = known.length(written, names)
+        number = None if found else known.number(written)
+        return found if number is None else str(number)
+
+    def _expressions(self, frame: _Frame, place: int, written: str) -> tuple[str, ...]:
+        known, names = self._known(frame, place, written)
+        return known.expressions(written, names)
+
+    def _known(self, frame: _Frame, place: int, written: str) -> tuple[values.Values, dict[str, str]]:
+        """Return what names are composed of at a place, and what those of an expression mean that are not."""
+        _, opened, _, own = frame.function
+        meant, times = dict(self._defined), dict[str, int]()
+        for at, name, value in self._given:
+            inside = opened < at < place
+            if inside or (at < place and not any(f[1] < at < f[2] for f in self._functions)):
+                meant[name] = value
+                times[name] = times.get(name, 0) + inside
+        whole = values.Values({n: v for n, v in meant.items() if v})
+        composed = {n: v for n, v in meant.items() if v and _WORD.search(v) and _COMPOSED.fullmatch(v)}
+        called = r"\b(?!dim3|min|max|sizeof|static_cast|\w*(?:ceil|up|Up|div|Div))[A-Za-z_]\w*\s*\("
+        composed = {n: v for n, v in composed.items() if not re.search(called, v)}
+        known, names = values.Values(composed), dict[str, str]()
+        for word in known.words(written) - composed.keys():
+            if word in own and not times.get(word):
+                names[word] = frame.values.get(word) or self._own(frame, word)
+                if not names[word].isidentifier():
+                    names[word] = f"({names[word]})"
+                continue
+            names[word] = self._own(frame, word) + (f"__v{times[word]}" if times.get(word, 0) > 1 else "")
+            if (number := whole.number(word)) is not None:
+                self.numbers[names[word]] = number
+        return known, {n: meaning for n, meaning in names.items() if n not in ("min", "max")}
+
+
+def _flat(plain: str) -> str:
+    """Return a text in which a member has one name, of the same length: ``p__n`` for ``p->n``."""
+    plain = _THIS.sub(lambda at: " " * len(at[0]), plain)
+    return _MEMBER.sub(r"\1_", _THROUGH.sub("__", plain))
+
+
+def _regions(plain: str) -> Iterator[_Region]:
+    """Yield what is executed on conditions and in loops."""
+    for at in _HEAD.finditer(plain):
+        closed = text.closing(plain, at.start(2)) if at[2] else at.end() - 1
+        if closed < 0 or plain[: at.start()].rstrip().endswith("#"):
+            continue
+        opened = re.compile(r"\s*(\{)?").match(plain, closed + 1)
+        end = text.closing(plain, opened.start(1)) if opened and opened[1] else plain.find(";", closed + 1)
+        if end > 0:
+            loop = at[1] in ("for", "while") or at[3] == "do"
+            yield _Region(head=at.start(), begin=closed + 1, end=end, loop=loop)

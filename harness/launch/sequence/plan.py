@@ -1,0 +1,299 @@
+"""Plan the launches that come before one of a kernel without front matter: which, and at which sizes.
+
+Only those are taken on which integers depend that the kernel reads, such as offsets and counters: floats lead
+to no other places. Sizes are those of the kernel; where another one has it fixed, such as the threads of a
+block that scans all counters, it is taken from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.kernels import catalog, text
+from harness.kernels.cpp import calls, elements, guesses
+from harness.kernels.cpp.host import steps
+from harness.kernels.cpp.host.host_calls import (
+    ALLOCATE,
+    COPY,
+    GIVEN,
+    LAUNCH,
+    LOST,
+    SCANS,
+    Step,
+)
+from harness.kernels.cpp.host.values import SIZEOF
+from harness.kernels.expr import Expr, ExprError
+from harness.kernels.spec import Kernel
+from harness.problems.guessed.buffers import Parameters
+from harness.problems.protocol import Problem, unverified
+from harness.problems.registry import resolve
+
+_FEW = 1024  # what is taken as it stands of numbers of the host that the kernel has not got
+_LAUNCHES = 8  # that come before
+_BYTES = 2**24  # of a buffer
+_THREADS = 2**17  # of a launch whose grid is the host's
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A launch: of a kernel on a problem, and the buffers of the host that its pointers are, by parameter."""
+
+    kernel: Kernel
+    problem: Problem
+    buffers: Mapping[str, str]
+    written: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The `steps` up to a launch, each with a member if it is a launch, and that launch, `last`.
+
+    known: the buffers whose length host code tells
+    numbers: what the expressions of steps are
+    again: the last launch is in a loop, and is the first one of many, which these steps do not come before
+    """
+
+    steps: Sequence[tuple[Step, Member | None]]
+    last: Member
+    again: bool
+    known: frozenset[str]
+    numbers: Mapping[str, int]
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """Return what made the contents: the kernels, and functions of libraries, in order."""
+        found = (step.entry.partition("<")[0].rpartition("::")[2] for step, _ in self.steps)
+        return tuple(dict.fromkeys(found))
+
+    def number(self, written: str) -> int | None:
+        """Return the value of an expression over names of the host, or None."""
+        return _evaluated(written, self.numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launched:
+    """A launch that is not planned yet."""
+
+    step: Step
+    kernel: Kernel
+    known: Parameters
+
+    def pointers(self) -> Iterator[tuple[text.Parameter, str]]:
+        """Yield the parameters that are plain pointers, each with its buffer."""
+        for p, buffer in zip(self.known.entry.parameters, self.step.buffers, strict=False):
+            if buffer and p.pointer and p.name not in self.known.dimensions.ranks:
+                yield p, buffer
+
+    def integers(self) -> Iterator[tuple[str, str]]:
+        """Yield the parameters that are integers, each with what it is given."""
+        names = {p.name for p in self.known.values}
+        for p, written in zip(self.known.entry.parameters, self.step.values, strict=False):
+            kind = self.known.types.get(p.name)
+            if p.name in names and isinstance(kind, tuple) and kind[1] == 1 and "int" in kind[0]:
+                yield p.name, written
+
+    def read(self) -> set[str]:
+        """Return the buffers of integers that the kernel reads."""
+        return {
+            buffer
+            for p, buffer in self.pointers()
+            if any("int" in kind for kind in elements.numbers(self.known.types[p.name]))
+            and reads(self.known.entry.body, p.name)
+        }
+
+    def written(self) -> set[str]:
+        """Return the buffers that the kernel may write."""
+        return {buffer for p, buffer in self.pointers() if not p.const}
+
+
+def of(kernel: Kernel, problem: Problem) -> Plan | None:
+    """Return what comes before a launch of a kernel on a problem; None where that is nothing, or in doubt."""
+    if not kernel.plain or not unverified(problem):
+        return None
+    try:
+        found = steps.before(calls.host(kernel), kernel.entry)
+        last = _Launched(step=found.steps[-1], kernel=kernel, known=_known(problem)) if found.steps else None
+        kept = _needed(found.steps[:-1], last) if last else []
+        if last is None or not kept or any(_twice(one) for one in (last, *(m for _, m in kept if m))):
+            return None
+        return _planned(kept, last, problem, found)
+    except (HarnessError, ExprError):
+        return None
+
+
+def reads(body: str, pointer: str) -> bool:
+    """Return True unless a body does nothing with a pointer but assign to its places."""
+    for at in re.finditer(rf"(?<![.>\w])\b{re.escape(pointer)}\b\s*(\[)?", body):
+        closed = text.closing(body, at.end() - 1) if at[1] else -1
+        if closed < 0 or not re.match(r"\s*=(?!=)", body[closed + 1 :]):
+            return True
+    return False
+
+
+def _known(problem: Problem | type[Problem]) -> Parameters:
+    known: Parameters = getattr(problem, "_parameters")  # noqa: B009
+    return known
+
+
+def _twice(one: _Launched) -> bool:
+    """Return True where a launch has a buffer twice, and may write it: it is emulated in two places."""
+    names = [buffer for _, buffer in one.pointers()]
+    return any(names.count(buffer) > 1 for buffer in one.written())
+
+
+def _needed(before: Sequence[Step], last: _Launched) -> list[tuple[Step, _Launched | None]]:
+    """Return the steps on which the integers depend that a kernel reads; none where nothing made them."""
+    needed, kept = last.read(), list[tuple[Step, _Launched | None]]()
+    for step in reversed(before):
+        if not needed.intersection(step.buffers):
+            continue
+        if step.kind in (ALLOCATE, GIVEN, LOST):
+            needed -= {*step.buffers}
+        elif step.kind == LAUNCH:
+            kernel = _kernel(last.kernel, step.entry)
+            launch = _Launched(step=step, kernel=kernel, known=_known(resolve(kernel)))
+            if needed & launch.written():
+                needed |= launch.read()
+                kept.append((step, launch))
+        elif step.kind not in (*SCANS, COPY) or step.buffers[-1 if step.kind in SCANS else 0] in needed:
+            needed |= {*step.buffers} - {""}
+            kept.append((step, None))
+    launches = sum(launch is not None for _, launch in kept)
+    return kept[::-1] if launches <= _LAUNCHES else []
+
+
+def _kernel(kernel: Kernel, entry: str) -> Kernel:
+    """Return another kernel of a file, as host code launches it."""
+    found = text.find(text.entries(kernel.source), entry)
+    if found is not None and found.template and "<" not in entry:
+        entry = next(iter(guesses.instances(kernel.source, found)), "") or guesses.instance(found)
+    return calls.launchable(catalog.chosen([kernel], entry, ())[0])
+
+
+def _planned(
+    kept: Sequence[tuple[Step, _Launched | None]], last: _Launched, problem: Problem, found: steps.Before
+) -> Plan | None:
+    """Return the plan: sizes that are the same for all, and buffers as long as these say."""
+    launches = [*(launch for _, launch in kept if launch), last]
+    numbers = _numbers(launches, problem, found.numbers)
+    written = {
+        s.buffers[0]: s.values[0] for s in found.steps if s.kind == ALLOCATE and s.buffers[0] and s.values[0]
+    }
+    sizes = [_sizes(launch, numbers, problem if launch is last else None) for launch in launches]
+    if any(size is None for size in sizes):
+        return None
+    first = [
+        type(problem).from_axes(size) if one is last else resolve(one.kernel).from_axes(size)
+        for one, size in zip(launches, sizes, strict=True)
+        if size is not None
+    ]
+    bytes_of, known = _lengths(launches, first, written, numbers)
+    if max(bytes_of.values(), default=0) > _BYTES:
+        return None
+    members = [
+        _member(launch, one, bytes_of, numbers, sized=launch is last and bool(last.known.whole))
+        for launch, one in zip(launches, first, strict=True)
+    ]
+    of_launch = iter(members)
+    whole = [(step, next(of_launch) if launch else None) for step, launch in kept]
+    again = bool(last.step.loops.difference(*(step.loops for step, _ in kept)))
+    return Plan(steps=whole, last=members[-1], again=again, known=frozenset(known), numbers=numbers)
+
+
+def _numbers(launches: Sequence[_Launched], problem: Problem, of_host: Mapping[str, int]) -> dict[str, int]:
+    """Return what names of the host are for all launches.
+
+    That is what the user says, what a kernel has fixed, what the last one has, a small number of the host,
+    and what another kernel has.
+    """
+    given, found = getattr(problem, "_given", {}), dict[str, tuple[int, int]]()
+    for launch in launches:
+        last = launch is launches[-1]
+        known = launch.known
+        loose = {n for n in known.whole if known.scalars[n] == known.size}
+        loose |= {*known.strides, *known.pitches}
+        for name, written in launch.integers():
+            value = getattr(problem, name) if last else known.scalars[name]
+            if written.isidentifier():
+                rank = 0 if last and name in given else 1 if name not in loose else 2 if last else 4
+                found[written] = min(found.get(written, (9, 0)), (rank, int(value)))
+    for name, number in of_host.items():
+        if 0 <= number <= _FEW:
+            found[name] = min(found.get(name, (9, 0)), (3, number))
+    return {name: number for name, (_, number) in found.items()}
+
+
+def _sizes(launch: _Launched, numbers: Mapping[str, int], problem: Problem | None) -> dict[str, Any] | None:
+    """Return the integers of a launch; None where one that is a size is not known, and not its own."""
+    found = dict(getattr(problem, "_given", {}))
+    for name, written in launch.integers():
+        value = _evaluated(written, numbers)
+        if value is not None:
+            found[name] = value
+        elif problem is not None:
+            found[name] = getattr(problem, name)
+        elif name in launch.known.whole:
+            return None
+    return found
+
+
+def _lengths(
+    launches: Sequence[_Launched],
+    problems: Sequence[Any],
+    written: Mapping[str, str],
+    numbers: Mapping[str, int],
+) -> tuple[dict[str, int], set[str]]:
+    """Return the bytes of each buffer, and the buffers of which host code tells that.
+
+    A plain number is taken where it is no more than what some kernel is guessed to want.
+    """
+    found, known = dict[str, int](), set[str]()
+    for launch, problem in zip(launches, problems, strict=True):
+        for p, buffer in launch.pointers():
+            size = elements.size(launch.known.types[p.name])
+            guessed = getattr(problem, p.name) * size
+            expression = re.sub(rf"\b{SIZEOF}\w*", str(size), written.get(buffer, ""))
+            told = _evaluated(expression, numbers)
+            if told and (_WORD.search(expression) or told <= max(guessed, _FEW)):
+                found[buffer] = told
+                known.add(buffer)
+            elif buffer not in known:
+                found[buffer] = max(found.get(buffer, 0), guessed)
+    return found, known
+
+
+def _member(
+    launch: _Launched, problem: Any, bytes_of: Mapping[str, int], numbers: Mapping[str, int], *, sized: bool
+) -> Member:
+    """Return a launch with buffers of so many bytes, and the grid of the host, unless one is `sized`."""
+    axes = dict(problem._given)
+    for p, buffer in launch.pointers():
+        axes.setdefault(p.name, -(-bytes_of[buffer] // elements.size(launch.known.types[p.name])))
+    kernel = launch.kernel
+    grid = [_evaluated(part, numbers) for part in launch.step.grid]
+    blocks = [n for n in grid if n]
+    if not sized and blocks and len(blocks) == len(grid):
+        threads = kernel.variant().threads
+        for n in blocks:
+            threads *= n
+        kernel = replace(kernel, grid=tuple(map(Expr.parse, blocks))) if threads <= _THREADS else kernel
+    return Member(
+        kernel=kernel,
+        problem=type(problem).from_axes(axes),
+        buffers={p.name: buffer for p, buffer in launch.pointers()},
+        written=frozenset(launch.written()),
+    )
+
+
+def _evaluated(written: str, numbers: Mapping[str, int]) -> int | None:
+    """Return the value of an expression, or None."""
+    try:
+        expression = Expr.parse(" ".join(written.split()))
+        return expression(numbers) if expression.names <= numbers.keys() else None
+    except (ExprError, RecursionError):
+        return None
