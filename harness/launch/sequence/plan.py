@@ -29,6 +29,7 @@ from harness.kernels.cpp.host.values import SIZEOF
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.guessed.buffers import Parameters
+from harness.problems.guessed.contents import Held
 from harness.problems.protocol import Problem, unverified
 from harness.problems.registry import resolve
 
@@ -41,12 +42,17 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A launch: of a kernel on a problem, and the buffers of the host that its pointers are, by parameter."""
+    """A launch of a kernel on a problem.
+
+    buffers: those of the host that its pointers are, by parameter; `written` are the ones that it may write
+    holds: what it would have in them, by parameter
+    """
 
     kernel: Kernel
     problem: Problem
     buffers: Mapping[str, str]
     written: frozenset[str]
+    holds: Mapping[str, Held]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,6 +293,7 @@ def _member(
         problem=type(problem).from_axes(axes),
         buffers={p.name: buffer for p, buffer in launch.pointers()},
         written=frozenset(launch.written()),
+        holds=launch.known.holds,
     )
 
 

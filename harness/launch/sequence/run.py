@@ -22,6 +22,7 @@ from harness.launch.builds import Built
 from harness.launch.emulated import Options, launch
 from harness.launch.sequence import plan
 from harness.launch.sequence.plan import Member, Plan
+from harness.problems.guessed.contents import Held
 from harness.problems.protocol import Problem
 from harness.support.cache import Cache
 
@@ -122,24 +123,32 @@ def _left(found: Plan, built: Built, options: Options) -> dict[str, NDArray[Any]
 
 
 def _drawn(found: Plan, seed: int) -> _Buffers:
-    """Return what each buffer holds before the first launch.
+    """Return what each buffer holds before the first launch. Raises ValueError where lengths differ.
 
-    Of what the kernels would have in it, that is what all can take: rows in order, else places that are all
-    different, else the least integers.
+    That is what the first kernel would have in it, or one that goes through rows or counts there, with no
+    integer larger than any of them takes. What only a later kernel writes to may have two places that are the
+    same: an earlier one reads them, and made offsets of them.
     """
-    buffers, ranks = _Buffers(), dict[str, tuple[int, float]]()
+    drawn = dict[str, list[tuple[Held, NDArray[Any]]]]()
     for member in [*(m for _, m in found.steps if m), found.last]:
-        drawn, known = member.problem.inputs(seed), getattr(member.problem, "_parameters")  # noqa: B009
+        arrays = member.problem.inputs(seed)
         for name, buffer in member.buffers.items():
-            array, held = np.ascontiguousarray(drawn[name]), known.holds[name]
-            most = float(array.max(initial=0)) if array.dtype.kind in "iu" else np.inf
-            rank = (0 if held.begins else 1 if held.counts is not None else 2 if held.targets else 3, most)
-            if buffer not in ranks or rank < ranks[buffer]:
-                whole = array.reshape(-1).view(np.uint8).copy()
-                if buffer in ranks and len(whole) != len(buffers.bytes[buffer]):
-                    raise ValueError(buffer)
-                ranks[buffer], buffers.bytes[buffer] = rank, whole
-                buffers.types[buffer] = array.dtype
+            drawn.setdefault(buffer, []).append((member.holds[name], np.ascontiguousarray(arrays[name])))
+    buffers = _Buffers()
+    for buffer, several in drawn.items():
+        if len({array.nbytes for _, array in several}) > 1:
+            raise ValueError(buffer)
+        chosen = next((x for held, x in several if held.begins), None)
+        chosen = next((x for held, x in several if held.counts is not None), chosen)
+        first = several[0][1] if chosen is None else chosen
+        alike = [x for held, x in several if x.dtype == first.dtype]
+        if chosen is None and first.dtype.kind in "iu" and first.size:
+            targets = [x for held, x in several if held.targets and x.dtype == first.dtype]
+            if several[0][0].targets:
+                first = min(targets, key=np.max)
+            first = first % (min(x.max() for x in alike) + 1)
+        buffers.types[buffer] = first.dtype
+        buffers.bytes[buffer] = np.ascontiguousarray(first).reshape(-1).view(np.uint8).copy()
     return buffers
 
 
