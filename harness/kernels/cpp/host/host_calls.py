@@ -128,7 +128,7 @@ def wrapped(plain: str) -> Iterator[tuple[int, str, str]]:
     """Yield (place, name, buffer) of what is declared as another name: ``thrust::device_ptr<int> p(x)``."""
     for at in _WRAPPED.finditer(plain):
         end = text.closing(plain, at.end() - 1) if at[2] != "=" else plain.find(";", at.end())
-        yield at.end(), at[1], plain[at.end() : end].strip()
+        yield at.start(1), at[1], plain[at.end() : end].strip()
 
 
 def zeroed(plain: str) -> Iterator[tuple[int, str]]:

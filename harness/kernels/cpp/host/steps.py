@@ -121,13 +121,13 @@ class _Reader:
             yield one.place, -1, ALLOCATE, (one.name, one.bytes)
         for place, name, value in self._given:
             yield place, -1, "=", (name, value)
-        for place, vector, wrapped in host_calls.wrapped(self._plain):
-            yield place, -1, "=", (vector, wrapped)
+        names = {place: (name, buffer) for place, name, buffer in host_calls.wrapped(self._plain)}
+        yield from ((place, -1, "=", given) for place, given in names.items())
         for place, vector in host_calls.zeroed(self._plain):
             yield place + 1, -1, "device_vector", (vector, "0", "")
         for call in _CALL.finditer(self._plain):
             closed = text.closing(self._plain, call.end() - 1)
-            if closed > 0 and "<<" not in (call[2] or ""):
+            if closed > 0 and "<<" not in (call[2] or "") and call.start() not in names:
                 yield call.start(), -1, call[1], tuple(text.split(self._plain[call.end() : closed]))
 
     def _around(self, place: int) -> _Function:
