@@ -7,6 +7,7 @@ a condition, or each time differently, leaves what nobody knows.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 import re
@@ -16,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from harness.kernels import text
 from harness.kernels.cpp.host import allocations, host_calls, launches, values
 from harness.kernels.cpp.host.host_calls import ALLOCATE, LAUNCH, LOST, Step
+from harness.kernels.cpp.host.meanings import FIRST, Function, Meanings
 
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\.(?!(?:x|y|z)\b)(?=[A-Za-z_]\w*\b(?!\s*[(<]))")
 _THROUGH = re.compile(r"(?<=[\w\]])->(?=[A-Za-z_]\w*\b(?!\s*[(<]))")
 _THIS = re.compile(r"\bthis\s*->")
-_COMPOSED = re.compile(r"[\w\s+\-*/%()<>&|,.:]+")
 _HEAD = re.compile(r"\b(?:(if|for|while|switch)\s*(\()|(else|do)\b)")
 _CALL = re.compile(r"\b([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,200}>)?\s*\(")
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -28,8 +29,6 @@ _NAMED = re.compile(r"\b(\w+)\s*\Z")
 _LONGEST = 200  # characters of a function's name and of what stands around it
 _DEEPEST, _MOST = 4, 400  # functions in each other, and steps that are read
 _KEPT = 32
-
-_Function = tuple[int, int, int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,26 @@ def before(source: str, entry: str) -> Before:
     known = launches.launches(source)
     wanted = launches.of(source, entry) or launches.by_argument(source, entry)
     place = next((i for i, launch in enumerate(known) if launch is wanted), None)
-    return _Reader(source).up_to(place) if place is not None else Before()
+    return _reader(source).up_to(place) if place is not None else Before()
+
+
+@functools.lru_cache(maxsize=2)
+def _reader(source: str) -> _Reader:
+    return _Reader(source)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Region:
-    """The text from `begin` to `end` that is done on a condition, or in a loop, whose head is at `head`."""
+    """The text from `begin` to `end` that is done on a condition, or in a loop, whose head is at `head`.
+
+    changed: the names that are given values there
+    """
 
     head: int
     begin: int
     end: int
     loop: bool
+    changed: frozenset[str] = frozenset()
 
 
 @dataclass(kw_only=True)
@@ -67,7 +75,7 @@ class _Frame:
     """A function that is being read: what its parameters were given, and which buffers its names mean."""
 
     number: int
-    function: _Function
+    function: Function
     values: dict[str, str] = field(default_factory=dict)
     buffers: dict[str, str] = field(default_factory=dict)
 
@@ -91,15 +99,19 @@ class _Reader:
         self._named = {
             name[1]: f for f in self._functions if (name := _NAMED.search(self._plain[: f[0]][-_LONGEST:]))
         }
-        self._given, self._defined = values.given(self._plain), values.defined(source)
-        self._regions = list(_regions(self._plain))
+        self._given = values.given(self._plain)
+        self._meanings = Meanings(source, self._given, self._functions)
         self._launches = launches.calls(sized)
         self._entries = [launch.entry for launch in launches.launches(source)]
         self._events = sorted(self._all_events())
+        self._regions = [replace(r, changed=self._changed(r)) for r in _regions(self._plain)]
+        self._loops = {r.head for r in self._regions if r.loop}
         self._frames, self.numbers = itertools.count(), dict[str, int]()
+        self._local: dict[tuple[int, str], bool] = {}
 
     def up_to(self, launch: int) -> Before:
         """Return what is done up to the launch of that number."""
+        self._frames, self.numbers = itertools.count(), {}
         place = self._launches[launch][0]
         root = self._around(place)
         for _ in range(_DEEPEST - 1):
@@ -130,10 +142,10 @@ class _Reader:
             if closed > 0 and "<<" not in (call[2] or "") and call.start() not in names:
                 yield call.start(), -1, call[1], tuple(text.split(self._plain[call.end() : closed]))
 
-    def _around(self, place: int) -> _Function:
+    def _around(self, place: int) -> Function:
         return next((f for f in self._functions if f[1] < place < f[2]), (0, 0, len(self._plain), ()))
 
-    def _caller(self, function: _Function) -> _Function | None:
+    def _caller(self, function: Function) -> Function | None:
         """Return the function that calls one first in the text."""
         name = next((name for name, known in self._named.items() if known == function), None)
         for place, _, called, _ in self._events if name else ():
@@ -151,9 +163,8 @@ class _Reader:
     ) -> Iterator[_Found]:
         """Yield the steps of a function, and of those that it calls."""
         _, opened, end, _ = frame.function
-        for place, launch, name, arguments in self._events:
-            if not opened < place < end:
-                continue
+        inside = slice(*(bisect.bisect_left(self._events, at, key=FIRST) for at in (opened, end)))
+        for place, launch, name, arguments in self._events[inside]:
             around = [r for r in self._regions if opened < r.head and r.begin <= place <= r.end]
             own = frozenset((frame.number, r.head) for r in around)
             if name == "=":
@@ -210,24 +221,25 @@ class _Reader:
     ) -> frozenset[tuple[int, int]]:
         """Return the regions in which what is written is not done, or is done otherwise each time."""
         names = {name for part in written for name in _WORD.findall(part)}
-        found = set()
-        for region in around:
-            changed = {
-                self._own(frame, name) for at, name, _ in self._given if region.head <= at <= region.end
-            }
-            for at, _, name, swapped in self._events:
-                if region.begin <= at <= region.end and name.rpartition("::")[2] == "swap":
-                    changed |= {self._own(frame, one.strip()) for one in swapped}
-            plain = {re.sub(r"__v\d+\Z", "", name) for name in names}
-            if not region.loop or changed & plain:
-                found.add((frame.number, region.head))
-        return frozenset(found)
+        plain = {re.sub(r"__v\d+\Z", "", name) for name in names}
+        return frozenset(
+            (frame.number, region.head)
+            for region in around
+            if not region.loop or any(self._own(frame, name) in plain for name in region.changed)
+        )
+
+    def _changed(self, region: _Region) -> frozenset[str]:
+        """Return the names that are given values in a region or its head, or are swapped."""
+        first, end = (bisect.bisect_left(self._events, at, key=FIRST) for at in (region.head, region.end))
+        events = [e for e in self._events[first:end] if e[2] == "=" or e[2].rpartition("::")[2] == "swap"]
+        return frozenset(
+            name.strip() for _, _, what, given in events for name in (given[:1] if what == "=" else given)
+        )
 
     def _sure(self, found: _Found, regions: frozenset[tuple[int, int]]) -> Step:
         """Return a step, or that nobody knows what it leaves: it is in further regions of doubt."""
         if found.step.kind == ALLOCATE or found.doubted <= regions:
-            loops = {r.head for r in self._regions if r.loop}
-            return replace(found.step, loops=frozenset(r for r in found.regions if r[1] in loops))
+            return replace(found.step, loops=frozenset(r for r in found.regions if r[1] in self._loops))
         return Step(kind=LOST, buffers=found.step.buffers, place=found.step.place)
 
     def _assign(self, frame: _Frame, place: int, name: str, value: str) -> None:
@@ -242,9 +254,13 @@ class _Reader:
 
     def _own(self, frame: _Frame, name: str) -> str:
         """Return the name by which the outermost function would know one of a function."""
-        body = self._plain[frame.function[1] : frame.function[2]]
-        local = name in frame.function[3] or allocations.declared(body, name)
-        return f"{name}__{frame.number}" if frame.number and local else name
+        if not frame.number:
+            return name
+        _, opened, end, parameters = frame.function
+        if (opened, name) not in self._local:
+            declared = allocations.declared(self._plain[opened:end], name)
+            self._local[opened, name] = name in parameters or declared
+        return f"{name}__{frame.number}" if self._local[opened, name] else name
 
     def _buffer(self, frame: _Frame, written: str) -> str:
         """Return the name of a buffer, "" for what is none, or a place within one."""
@@ -266,28 +282,10 @@ class _Reader:
 
     def _known(self, frame: _Frame, place: int, written: str) -> tuple[values.Values, dict[str, str]]:
         """Return what names are composed of at a place, and what those of an expression mean that are not."""
-        _, opened, _, own = frame.function
-        meant, times = dict(self._defined), dict[str, int]()
-        for at, name, value in self._given:
-            inside = opened < at < place
-            if inside or (at < place and not any(f[1] < at < f[2] for f in self._functions)):
-                meant[name] = value
-                times[name] = times.get(name, 0) + inside
-        whole = values.Values({n: v for n, v in meant.items() if v})
-        composed = {n: v for n, v in meant.items() if v and _WORD.search(v) and _COMPOSED.fullmatch(v)}
-        called = r"\b(?!dim3|min|max|sizeof|static_cast|\w*(?:ceil|up|Up|div|Div))[A-Za-z_]\w*\s*\("
-        composed = {n: v for n, v in composed.items() if not re.search(called, v)}
-        known, names = values.Values(composed), dict[str, str]()
-        for word in known.words(written) - composed.keys():
-            if word in own and not times.get(word):
-                names[word] = frame.values.get(word) or self._own(frame, word)
-                if not names[word].isidentifier():
-                    names[word] = f"({names[word]})"
-                continue
-            names[word] = self._own(frame, word) + (f"__v{times[word]}" if times.get(word, 0) > 1 else "")
-            if (number := whole.number(word)) is not None:
-                self.numbers[names[word]] = number
-        return known, {n: meaning for n, meaning in names.items() if n not in ("min", "max")}
+        meant = self._meanings.at(frame.function, place)
+        passed = {name: frame.values.get(name, "") for name in frame.function[3]}
+        names = meant.names(written, passed, lambda name: self._own(frame, name), self.numbers)
+        return meant.known, names
 
 
 def _flat(plain: str) -> str:
@@ -300,10 +298,8 @@ def _regions(plain: str) -> Iterator[_Region]:
     """Yield what is executed on conditions and in loops."""
     for at in _HEAD.finditer(plain):
         closed = text.closing(plain, at.start(2)) if at[2] else at.end() - 1
-        if closed < 0 or plain[: at.start()].rstrip().endswith("#"):
-            continue
-        opened = re.compile(r"\s*(\{)?").match(plain, closed + 1)
+        opened = re.compile(r"\s*(\{)?").match(plain, closed + 1) if closed >= 0 else None
         end = text.closing(plain, opened.start(1)) if opened and opened[1] else plain.find(";", closed + 1)
-        if end > 0:
+        if opened and end > 0:
             loop = at[1] in ("for", "while") or at[3] == "do"
             yield _Region(head=at.start(), begin=closed + 1, end=end, loop=loop)
