@@ -163,14 +163,28 @@ def row(
 
     One without front matter is launched on what those before it in host code leave, where that is sure.
     """
-    if made := sequence.prepared(built, problem, options):
-        found = _alone(made.built, made.problem, made.inputs, None, options)
-        clean = found.status == UNVERIFIED and found.emulation is not None
-        if sequence.sure(made, found.emulation) and not (
-            clean and sequence.hides(made, found.emulation, (built, problem, inputs), options)
+    return _in_sequence(built, problem, inputs, options) or _alone(built, problem, inputs, reference, options)
+
+
+def _in_sequence(
+    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
+) -> Measurement | None:
+    """Emulate a kernel on what the launches before it leave; None where nothing is sure of that.
+
+    That what they have not written is read is not sure where it is not at sizes that are multiples of blocks.
+    """
+    if (made := sequence.prepared(built, problem, options)) is None:
+        return None
+    found = _alone(made.built, made.problem, made.inputs, None, options, made.memory)
+    if made.partly and sequence.unwritten(found.emulation):
+        whole = sequence.prepared(built, sequence.whole_blocks(problem), options)
+        if whole is None or not sequence.unwritten(
+            _alone(whole.built, whole.problem, whole.inputs, None, options, whole.memory).emulation
         ):
-            return found
-    return _alone(built, problem, inputs, reference, options)
+            return None
+    clean = found.status == UNVERIFIED and found.emulation is not None
+    hidden = clean and sequence.hides(made, found.emulation, (built, problem, inputs), options)
+    return found if sequence.sure(made, found.emulation) and not hidden else None
 
 
 def _alone(
@@ -179,9 +193,10 @@ def _alone(
     inputs: Mapping[str, NDArray[Any]],
     reference: Reference | None,
     options: Options,
+    memory: Memory | None = None,
 ) -> Measurement:
-    """Emulate one kernel on these inputs, as `row` does."""
-    variant, memory = built.variant, Memory()
+    """Emulate one kernel on these inputs, as `row` does, in this memory."""
+    variant, memory = built.variant, memory or Memory()
     try:
         run, arrays = launch(built, problem, inputs, options, memory)
         if again := _longer(built, problem, options, run):

@@ -40,12 +40,15 @@ class Buffer:
     array: C-contiguous; the kernel's stores are written back into it
     name: its name in findings
     initialised: False if a byte may not be read before the kernel has written it, whatever the array holds
+    written: of one that is not initialised, a 1 for each byte that was written before; the launch adds those
+      that the kernel writes
     pointers: places in bytes, and the buffers whose addresses stand there
     """
 
     array: NDArray[Any]
     name: str
     initialised: bool = True
+    written: NDArray[np.uint8] | None = None
     pointers: tuple[tuple[int, Buffer], ...] = ()
 
 
@@ -94,6 +97,8 @@ class Arena:
             raise EmulatorError(f"{top:,} bytes of global memory do not fit this machine") from error
         for allocation, buffer in zip(self.allocations, buffers, strict=True):
             self._slice(allocation)[:] = np.ascontiguousarray(buffer.array).reshape(-1).view(np.uint8)
+            if buffer.written is not None and not buffer.initialised:
+                self._slice(allocation, self._written)[:] = buffer.written
         self._views = {size: self._bytes.view(unit) for size, unit in UNIT.items()}
         self._flags = {size: self._written.view(f"u{size}") for size in UNIT}
         self._starts = np.array([a.start for a in self.allocations] or [0])
@@ -101,8 +106,10 @@ class Arena:
         self._pointers: list[tuple[int, int, bytes, bytes]] = []  # (index, place, address, bytes before)
         self.stored: set[int] = set()  # indices of the allocations that the kernel has stored to
 
-    def _slice(self, allocation: Allocation) -> Array:
-        return self._bytes[allocation.start - GLOBAL_BASE : allocation.end - GLOBAL_BASE]
+    def _slice(self, allocation: Allocation, of: Array | None = None) -> Array:
+        """Return the bytes of an allocation, or its part `of` what is kept for each byte."""
+        found: Array = self._bytes if of is None else of
+        return found[allocation.start - GLOBAL_BASE : allocation.end - GLOBAL_BASE]
 
     def view(self, size: int) -> Array:
         """Return the whole arena as an array of units of `size` bytes."""
@@ -135,6 +142,8 @@ class Arena:
             if not array.flags.writeable:
                 raise EmulatorError(f"the kernel stores to {buffers[index].name}, a read-only array")
             array[...] = self._slice(self.allocations[index]).view(array.dtype).reshape(array.shape)
+            if (written := buffers[index].written) is not None and not buffers[index].initialised:
+                written[...] = self._slice(self.allocations[index], self._written)
 
     def holding(self, low: int, end: int) -> Allocation | None:
         """Return the allocation that holds all bytes from `low` up to but not including `end`, or None."""

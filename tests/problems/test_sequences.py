@@ -52,6 +52,10 @@ FAULTS = [  # program, text, what replaces it, the kernel that has a finding the
     ("edges", "offset[v] + degree[v];", "offset[v] + degree[v] + 1;", "triangles"),
     ("sort_by_key", "range[key[i]].y = n;", "range[key[i]].y = n + 1;", "blend"),
     ("sort_by_key", "thrust::sort_by_key(thrust::device, key, key + n, id);", "", "ranges"),
+    ("csr", "cudaMemset(counts, 0, m * sizeof(int));", "", "count_rows"),  # nobody writes them
+    ("equalise", "cudaMemset(d_bins, 0, BINS * sizeof(unsigned int));", "", "histogram"),
+    ("counting_sort", "zero<<<1, k>>>(counts, k);", "", "count"),
+    ("permute", "if (i < n) order[i]", "if (i < n - 1) order[i]", "inverse"),
     ("bucket", "head[asked[i] % buckets]", "head[asked[i] % buckets + 1]", "lookup"),
 ]  # fmt: skip
 
@@ -134,6 +138,37 @@ def test_what_host_code_does_before(old: str, new: str, left: list[str]) -> None
     assert HOST.count(old) == 1
     *before, last = steps.before(HOST.replace(old, new), "use").steps
     assert ([step.kind for step in before if "at" in step.buffers], last.entry) == (left, "use")
+
+
+@pytest.mark.parametrize(
+    ("before", "fresh"),
+    [
+        ("", True),
+        ("cudaMemset(at, 0, n);", True),  # a part, perhaps
+        (f"{MAKE} cudaMemcpy(h, at, n, cudaMemcpyDeviceToHost);", True),
+        ("shuffle(at, n);", False),
+        ("auto other = at;", False),
+        ("cudaMemcpy(at + 1, h, n, cudaMemcpyHostToDevice);", False),
+        ("cudaMemset(&at[4], 0, n);", False),
+        ("void* args[] = {&at, &n};", False),
+        ("if (really) cudaMalloc(&at, n);", True),
+    ],
+)
+def test_buffers_that_nobody_else_writes(before: str, fresh: bool) -> None:
+    source = HOST.replace(MAKE, f"cudaMalloc((void**)&at, n * sizeof(int));\n  {before}")
+    assert ("at" in steps.before(source, "use").fresh) == fresh
+    assert "at" not in steps.before(source.replace("cudaMalloc(", "cudaMallocManaged("), "use").fresh
+
+
+def test_a_rest_of_a_block_that_nobody_writes_is_no_fault(tmp_path: Path) -> None:
+    """Sizes of the host may be multiples of 16, those of the guess are not."""
+    source = HOST.replace("int* at, float* y, int n, bool", "float* y, int n, bool")
+    source = source.replace(MAKE, f"int* at;\n  cudaMalloc(&at, n * 4);\n  {MAKE}")
+    assert check(tmp_path, source)[0]["use"] == "reference"
+    assert check(tmp_path, source.replace("if (i < n) at[i]", "if (i < n - 2) at[i]"))[0]["use"] == "FAILED"
+    several = "i *= 16; if (i + 15 < n) for (int k = 0; k < 16; k++) at[i + k] = i + k;"
+    rows, said = check(tmp_path, source.replace("if (i < n) at[i] = i;", several))
+    assert rows["use"] == "reference" and "after make" not in said
 
 
 def test_names_of_helpers_are_those_of_their_caller() -> None:

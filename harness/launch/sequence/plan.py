@@ -19,6 +19,7 @@ from harness.kernels.cpp.host import steps
 from harness.kernels.cpp.host.host_calls import (
     ALLOCATE,
     COPY,
+    FILL,
     GIVEN,
     LAUNCH,
     LOST,
@@ -61,6 +62,7 @@ class Plan:
 
     known: the buffers whose length host code tells
     numbers: what the expressions of steps are
+    fresh: the buffers that hold nothing before the first step
     again: the last launch is in a loop, and is the first one of many, which these steps do not come before
     """
 
@@ -68,6 +70,7 @@ class Plan:
     last: Member
     again: bool
     known: frozenset[str]
+    fresh: frozenset[str]
     numbers: Mapping[str, int]
 
     @property
@@ -123,11 +126,13 @@ def of(kernel: Kernel, problem: Problem) -> Plan | None:
         return None
     try:
         found = steps.before(calls.host(kernel), kernel.entry)
-        last = _Launched(step=found.steps[-1], kernel=kernel, known=_known(problem)) if found.steps else None
-        kept = _needed(found.steps[:-1], last) if last else []
-        if last is None or not kept or any(_twice(one) for one in (last, *(m for _, m in kept if m))):
+        if not found.steps:
             return None
-        return _planned(kept, last, problem, found)
+        last = _Launched(step=found.steps[-1], kernel=kernel, known=parameters_of(problem))
+        kept, fresh = _needed(found, last)
+        if not (kept or fresh) or any(map(_twice, (last, *(m for _, m in kept if m)))):
+            return None
+        return _planned(kept, last, problem, found, frozenset(fresh))
     except (HarnessError, ExprError):
         return None
 
@@ -141,7 +146,8 @@ def reads(body: str, pointer: str) -> bool:
     return False
 
 
-def _known(problem: Problem | type[Problem]) -> Parameters:
+def parameters_of(problem: Problem | type[Problem]) -> Parameters:
+    """Return what is known of the parameters of a guessed problem."""
     known: Parameters = getattr(problem, "_parameters")  # noqa: B009
     return known
 
@@ -152,17 +158,18 @@ def _twice(one: _Launched) -> bool:
     return any(names.count(buffer) > 1 for buffer in one.written())
 
 
-def _needed(before: Sequence[Step], last: _Launched) -> list[tuple[Step, _Launched | None]]:
-    """Return the steps on which the integers depend that a kernel reads; none where nothing made them."""
-    needed, kept = last.read(), list[tuple[Step, _Launched | None]]()
-    for step in reversed(before):
+def _needed(found: steps.Before, last: _Launched) -> tuple[list[tuple[Step, _Launched | None]], set[str]]:
+    """Return the steps on which integers depend that a kernel reads, and buffers that only these write."""
+    needed, kept, fresh = last.read(), list[tuple[Step, _Launched | None]](), set[str]()
+    for step in reversed(found.steps[:-1]):
         if not needed.intersection(step.buffers):
             continue
         if step.kind in (ALLOCATE, GIVEN, LOST):
+            fresh |= needed & found.fresh & {*step.buffers} if step.kind == ALLOCATE else set()
             needed -= {*step.buffers}
         elif step.kind == LAUNCH:
             kernel = _kernel(last.kernel, step.entry)
-            launch = _Launched(step=step, kernel=kernel, known=_known(resolve(kernel)))
+            launch = _Launched(step=step, kernel=kernel, known=parameters_of(resolve(kernel)))
             if needed & launch.written():
                 needed |= launch.read()
                 kept.append((step, launch))
@@ -170,7 +177,7 @@ def _needed(before: Sequence[Step], last: _Launched) -> list[tuple[Step, _Launch
             needed |= {*step.buffers} - {""}
             kept.append((step, None))
     launches = sum(launch is not None for _, launch in kept)
-    return kept[::-1] if launches <= _LAUNCHES else []
+    return (kept[::-1], fresh) if launches <= _LAUNCHES else ([], set())
 
 
 def _kernel(kernel: Kernel, entry: str) -> Kernel:
@@ -182,7 +189,11 @@ def _kernel(kernel: Kernel, entry: str) -> Kernel:
 
 
 def _planned(
-    kept: Sequence[tuple[Step, _Launched | None]], last: _Launched, problem: Problem, found: steps.Before
+    kept: Sequence[tuple[Step, _Launched | None]],
+    last: _Launched,
+    problem: Problem,
+    found: steps.Before,
+    fresh: frozenset[str],
 ) -> Plan | None:
     """Return the plan: sizes that are the same for all, and buffers as long as these say."""
     launches = [*(launch for _, launch in kept if launch), last]
@@ -206,9 +217,22 @@ def _planned(
         for launch, one in zip(launches, first, strict=True)
     ]
     of_launch = iter(members)
-    whole = [(step, next(of_launch) if launch else None) for step, launch in kept]
-    again = bool(last.step.loops.difference(*(step.loops for step, _ in kept)))
-    return Plan(steps=whole, last=members[-1], again=again, known=frozenset(known), numbers=numbers)
+    whole = [(_filled(step, written), next(of_launch) if launch else None) for step, launch in kept]
+    return Plan(
+        steps=whole,
+        last=members[-1],
+        again=bool(kept and last.step.loops.difference(*(step.loops for step, _ in kept))),
+        known=frozenset(known),
+        fresh=fresh,
+        numbers=numbers,
+    )
+
+
+def _filled(step: Step, written: Mapping[str, str]) -> Step:
+    """Return a step that fills a buffer without its bytes, where these are what was allocated."""
+    if step.kind == FILL and step.values[1] == written.get(step.buffers[0]):
+        return replace(step, values=(step.values[0], ""))
+    return step
 
 
 def _numbers(launches: Sequence[_Launched], problem: Problem, of_host: Mapping[str, int]) -> dict[str, int]:

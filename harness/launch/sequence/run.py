@@ -19,36 +19,52 @@ from harness.kernels.compiler import compile_kernel
 from harness.kernels.cpp.host.host_calls import COPY, FILL, SCANS, SEQUENCE, Step
 from harness.kernels.cpp.host.values import Values
 from harness.launch.builds import Built
-from harness.launch.emulated import Options, launch
+from harness.launch.emulated import Memory, Options, launch
 from harness.launch.sequence import plan
-from harness.launch.sequence.plan import Member, Plan
+from harness.launch.sequence.plan import Member, Plan, parameters_of
 from harness.problems.guessed.contents import Held
 from harness.problems.protocol import Problem
 from harness.support.cache import Cache
 
 _SECONDS = 2.0  # that the launches before may take, and one on guessed contents
 _MEMORY = ("ld", "st", "atom", "red")
+_WHOLE = 1024  # elements of whole blocks, for a size that is no multiple by default
 _RACES = ("race", "hazard")
+_UNWRITTEN = "uninitialised read"  # of a launch before: that is its own, and what it leaves is as good as any
 
 _Bytes = NDArray[np.uint8]
 
 
 @dataclass(kw_only=True)
 class _Buffers:
-    """The buffers of the host: their bytes, and the NumPy type of their elements."""
+    """The buffers of the host: their bytes, and the NumPy type of their elements.
+
+    written: of those of which not all is known to be written, a 1 for each byte that is
+    """
 
     bytes: dict[str, _Bytes] = field(default_factory=dict)
+    written: dict[str, _Bytes] = field(default_factory=dict)
     types: dict[str, np.dtype[Any]] = field(default_factory=dict)
 
     def of(self, name: str) -> NDArray[Any]:
         """Return a buffer as elements."""
         return self.bytes[name].view(self.types[name])
 
+    def write(self, name: str, end: int) -> None:
+        """Note that the first bytes of a buffer are written."""
+        if name in self.written:
+            self.written[name][:end] = 1
+
+    def memory(self, member: Member) -> Memory:
+        """Return what a launch is told of what was written."""
+        return Memory(written={n: self.written[b] for n, b in member.buffers.items() if b in self.written})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A launch on what others leave: the kernel with its grid, its problem with the sizes of all.
 
+    memory: says what was written; of some buffers that is a part, where `partly`
     known: the operands whose length host code tells
     again: as in `Plan`
     """
@@ -56,6 +72,8 @@ class Prepared:
     built: Built
     problem: Problem
     inputs: dict[str, NDArray[Any]]
+    memory: Memory
+    partly: bool
     known: frozenset[str]
     again: bool
 
@@ -63,8 +81,8 @@ class Prepared:
 def prepared(built: Built, problem: Problem, options: Options) -> Prepared | None:
     """Return a launch on what those before it leave; None where that is nothing, or not sure."""
     found = plan.of(built.variant.kernel, problem)
-    inputs = _left(found, built, options) if found else None
-    if found is None or inputs is None:
+    buffers = _left(found, built, options) if found else None
+    if found is None or buffers is None:
         return None
     made: Any = found.last.problem
     made._after = found.after
@@ -72,7 +90,9 @@ def prepared(built: Built, problem: Problem, options: Options) -> Prepared | Non
     return Prepared(  # what is built stays the same object, by which rows are grouped
         built=built if kernel is variant.kernel else replace(built, variant=replace(variant, kernel=kernel)),
         problem=made,
-        inputs=inputs,
+        inputs=_inputs(found.last, buffers, options.seed),
+        memory=buffers.memory(found.last),
+        partly=any(flags.any() and not flags.all() for flags in buffers.written.values()),
         known=frozenset(name for name, buffer in found.last.buffers.items() if buffer in found.known),
         again=found.again,
     )
@@ -81,6 +101,19 @@ def prepared(built: Built, problem: Problem, options: Options) -> Prepared | Non
 def sure(made: Prepared, run: Emulation | None) -> bool:
     """Return whether a launch says something: it went past no buffer whose length is guessed."""
     return run is None or run.reached.keys() <= made.known
+
+
+def unwritten(run: Emulation | None) -> bool:
+    """Return True where a launch reads what nobody wrote."""
+    return run is not None and any(finding.kind == _UNWRITTEN for finding in run.findings)
+
+
+def whole_blocks(problem: Problem) -> Problem:
+    """Return a problem whose sizes are multiples of blocks: kernels may leave out a rest."""
+    known = parameters_of(problem)
+    found: Any = problem
+    more = {n: _WHOLE for n in known.whole if getattr(problem, n) == known.size < _WHOLE and known.depth == 1}
+    return found.from_axes({**found._given, **more}) if more else problem
 
 
 def hides(
@@ -106,8 +139,8 @@ def hides(
     return any(never.intersection(f.sources) for f in found) or bool(made.again and races)
 
 
-def _left(found: Plan, built: Built, options: Options) -> dict[str, NDArray[Any]] | None:
-    """Return the operands of the last launch as the others leave them; None where that is not sure."""
+def _left(found: Plan, built: Built, options: Options) -> _Buffers | None:
+    """Return the buffers as the launches before the last one leave them; None where that is not sure."""
     until = min(options.until, time.monotonic() + _SECONDS)
     quick = replace(options, count=False, as_compiled=False, check=True, until=until)
     try:
@@ -117,7 +150,8 @@ def _left(found: Plan, built: Built, options: Options) -> dict[str, NDArray[Any]
                 _apply(step, found, buffers)
             elif not _launched(member, built, buffers, quick):
                 return None
-        return _inputs(found.last, buffers, options.seed)
+        _inputs(found.last, buffers, options.seed)  # all as long as that
+        return buffers
     except (HarnessError, MemoryError, KeyError, ValueError, IndexError):
         return None
 
@@ -149,6 +183,8 @@ def _drawn(found: Plan, seed: int) -> _Buffers:
             first = first % (min(x.max() for x in alike) + 1)
         buffers.types[buffer] = first.dtype
         buffers.bytes[buffer] = np.ascontiguousarray(first).reshape(-1).view(np.uint8).copy()
+        if buffer in found.fresh:
+            buffers.written[buffer] = np.zeros(len(buffers.bytes[buffer]), np.uint8)
     return buffers
 
 
@@ -167,11 +203,11 @@ def _launched(member: Member, built: Built, buffers: _Buffers, options: Options)
     cubin = compile_kernel(variant, built.cubin.arch, options.cache or Cache(None))
     one = Built(variant=variant, cubin=cubin, sass=None)
     inputs = _inputs(member, buffers, options.seed)
-    run, arrays = launch(one, member.problem, inputs, options)
+    run, arrays = launch(one, member.problem, inputs, options, buffers.memory(member))
     for name, buffer in member.buffers.items():
         if buffer in member.written:
             buffers.bytes[buffer] = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
-    return not run.findings
+    return all(finding.kind == _UNWRITTEN for finding in run.findings)
 
 
 def _apply(step: Step, found: Plan, buffers: _Buffers) -> None:
@@ -189,11 +225,13 @@ def _apply(step: Step, found: Plan, buffers: _Buffers) -> None:
     if step.kind == FILL:
         whole = buffers.bytes[target]
         whole[: number(1, len(whole))] = number(0, 0) & 0xFF
+        buffers.write(target, number(1, len(whole)))
         return
     if step.kind == COPY:
         source, to = buffers.bytes[step.buffers[1]], buffers.bytes[target]
         count = number(0, len(to))
         to[:count] = source[: len(to)][:count]
+        buffers.write(target, count)
         return
     x = buffers.of(target)
     count = min(number(0, len(x)), len(x))
@@ -202,8 +240,10 @@ def _apply(step: Step, found: Plan, buffers: _Buffers) -> None:
         if step.kind == SCANS[0]:
             sums = sums - x[:count] + x.dtype.type(number(1, 0))
         buffers.of(step.buffers[1])[:count] = sums
+        buffers.write(step.buffers[1], count * x.itemsize)
     elif step.kind == SEQUENCE:
         x[:count] = np.arange(count, dtype=x.dtype)
+        buffers.write(target, count * x.itemsize)
     else:
         order = np.argsort(x[:count], kind="stable")
         x[:count] = x[order]

@@ -39,6 +39,8 @@ void multiply(int m, int nnz) {
   cudaMalloc(&csr_values, nnz * sizeof(float));
   cudaMalloc(&x, m * sizeof(float));
   cudaMalloc(&y, m * sizeof(float));
+  cudaMemcpy(rows, h_rows, nnz * sizeof(int), cudaMemcpyHostToDevice);
+  cudaMemcpy(cols, h_cols, nnz * sizeof(int), cudaMemcpyHostToDevice);
   cudaMemset(counts, 0, m * sizeof(int));
   cudaMemset(used, 0, m * sizeof(int));
   count_rows<<<(nnz + 127) / 128, 128>>>(rows, counts, nnz);

@@ -23,6 +23,7 @@ struct Graph {
     cudaMalloc(&degree, n * sizeof(int));
     cudaMalloc(&offset, (n + 1) * sizeof(int));
     cudaMalloc(&total, sizeof(int));
+    cudaMemcpy(from, h_from, m * sizeof(int), cudaMemcpyHostToDevice);
     cudaMemset(degree, 0, n * sizeof(int));
     cudaMemset(total, 0, sizeof(int));
     degrees<<<(m + 255) / 256, 256>>>(from, degree, m);

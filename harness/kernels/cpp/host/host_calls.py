@@ -29,6 +29,10 @@ _END = re.compile(r"(\w+)\s*\.\s*(c?begin|c?end)\s*\(\s*\)\s*(?:\+\s*(.+))?")
 _AFTER = re.compile(r"(.+?)\s*\+\s*(.+)", re.DOTALL)
 _Reader = Callable[[str], str]
 _CUB = {"ExclusiveSum": "exclusive_scan", "InclusiveSum": "inclusive_scan"}
+_UNDERSTOOD = re.compile(
+    r">>\s*>\s*\(|\bcuda(?:Memset|Memcpy)(?:Async)?\s*\(|\bcuda(?:Malloc|Free)(?:Async)?\s*\("
+    rf"|\b(?:{'|'.join((*SCANS, 'sort_by_key', SEQUENCE, *_CUB))})\s*\("
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +126,14 @@ def _place(written: str) -> tuple[str, str]:
         base, more = _place(at[1])
         return (base, at[2]) if not more else ("", "")
     return written, ""
+
+
+def understood(plain: str) -> Iterator[str]:
+    """Yield each argument of a text's launches, and of the calls whose effect is known."""
+    for at in _UNDERSTOOD.finditer(plain):
+        closed = text.closing(plain, at.end() - 1)
+        if closed > 0:
+            yield from text.split(plain[at.end() : closed])
 
 
 def wrapped(plain: str) -> Iterator[tuple[int, str, str]]:

@@ -36,10 +36,12 @@ class Before:
     """What host code does up to a launch: `steps`, the last of which is that launch.
 
     numbers: those that the text gives to names in the expressions of steps, where it does
+    fresh: the buffers that the function of the launch allocates, and does nothing with but these steps
     """
 
     steps: tuple[Step, ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
+    fresh: frozenset[str] = frozenset()
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -85,6 +87,7 @@ class _Found:
     """A step, with the regions that it is in; those in `doubted` make it another each time, or no step."""
 
     step: Step
+    frame: int
     regions: frozenset[tuple[int, int]]
     doubted: frozenset[tuple[int, int]]
 
@@ -122,8 +125,26 @@ class _Reader:
             found.append(one)
             if one.step.place == place and one.step.kind == LAUNCH:
                 sure = [self._sure(each, one.regions) for each in found]
-                return Before(tuple(sure), self.numbers)
+                return Before(tuple(sure), self.numbers, frozenset(self._fresh(found)))
         return Before()
+
+    def _fresh(self, found: Sequence[_Found]) -> Iterator[str]:
+        """Yield the buffers that the last function of some steps allocates and hands to nobody but them."""
+        *before, last = found
+        for one in before:
+            name, place = one.step.buffers[0] if one.step.buffers else "", one.step.place
+            plain = name.removesuffix(f"__{last.frame}")
+            if not (
+                one.step.kind == ALLOCATE
+                and re.match(r"cudaMalloc(?:Async)?\s*\(", self._plain[place:][:_LONGEST])
+                and one.frame == last.frame
+                and one.regions <= last.regions
+            ):
+                continue
+            between = self._plain[self._plain.find(";", place) : last.step.place]
+            known = [passed for passed in host_calls.understood(between) if allocations.name(passed) == plain]
+            if len(re.findall(rf"\b{re.escape(plain)}\b", between)) == len(known):
+                yield name
 
     def _all_events(self) -> Iterator[tuple[int, int, str, tuple[str, ...]]]:
         """Yield (place, number of the launch or -1, name, arguments) of what happens in the text."""
@@ -186,7 +207,7 @@ class _Reader:
                 written = [*step.values, *step.grid, *step.buffers]
                 doubts = doubted | self._doubts(frame, around, written)
                 done = replace(step, place=place, entry=step.entry or name.rpartition("::")[2])
-                yield _Found(step=done, regions=regions | own, doubted=doubts)
+                yield _Found(step=done, frame=frame.number, regions=regions | own, doubted=doubts)
 
     def _steps(
         self, frame: _Frame, place: int, launch: int, name: str, arguments: Sequence[str]
