@@ -15,7 +15,7 @@ from typing import Any
 from harness.errors import HarnessError
 from harness.kernels import catalog, text
 from harness.kernels.cpp import calls, elements, guesses
-from harness.kernels.cpp.host import steps
+from harness.kernels.cpp.host import launches, steps
 from harness.kernels.cpp.host.host_calls import (
     ALLOCATE,
     COPY,
@@ -47,6 +47,7 @@ class Member:
 
     buffers: those of the host that its pointers are, by parameter; `written` are the ones that it may write
     holds: what it would have in them, by parameter
+    exact: it is launched as by the host, with sizes of its own
     """
 
     kernel: Kernel
@@ -54,6 +55,7 @@ class Member:
     buffers: Mapping[str, str]
     written: frozenset[str]
     holds: Mapping[str, Held]
+    exact: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +178,11 @@ def _needed(found: steps.Before, last: _Launched) -> tuple[list[tuple[Step, _Lau
         elif step.kind not in (*SCANS, COPY) or step.buffers[-1 if step.kind in SCANS else 0] in needed:
             needed |= {*step.buffers} - {""}
             kept.append((step, None))
-    launches = sum(launch is not None for _, launch in kept)
-    return (kept[::-1], fresh) if launches <= _LAUNCHES else ([], set())
+    written = {buffer for step, launch in kept for buffer in (launch.written() if launch else step.buffers)}
+    if not any(step.kind == GIVEN and {*step.buffers} & {*last.step.buffers} for step in found.steps):
+        fresh &= written  # host code that gives the kernel nothing at all is short of more than this
+    whole = sum(launch is not None for _, launch in kept) <= _LAUNCHES
+    return (kept[::-1], fresh) if whole else ([], set())
 
 
 def _kernel(kernel: Kernel, entry: str) -> Kernel:
@@ -196,25 +201,25 @@ def _planned(
     fresh: frozenset[str],
 ) -> Plan | None:
     """Return the plan: sizes that are the same for all, and buffers as long as these say."""
-    launches = [*(launch for _, launch in kept if launch), last]
-    numbers = _numbers(launches, problem, found.numbers)
+    several = [*(launch for _, launch in kept if launch), last]
+    numbers = _numbers(several, problem, found.numbers)
     written = {
         s.buffers[0]: s.values[0] for s in found.steps if s.kind == ALLOCATE and s.buffers[0] and s.values[0]
     }
-    sizes = [_sizes(launch, numbers, problem if launch is last else None) for launch in launches]
+    sizes = [_sizes(launch, numbers, problem if launch is last else None) for launch in several]
     if any(size is None for size in sizes):
         return None
     first = [
         type(problem).from_axes(size) if one is last else resolve(one.kernel).from_axes(size)
-        for one, size in zip(launches, sizes, strict=True)
+        for one, size in zip(several, sizes, strict=True)
         if size is not None
     ]
-    bytes_of, known = _lengths(launches, first, written, numbers)
+    bytes_of, known = _lengths(several, first, written, numbers)
     if max(bytes_of.values(), default=0) > _BYTES:
         return None
     members = [
         _member(launch, one, bytes_of, numbers, sized=launch is last and bool(last.known.whole))
-        for launch, one in zip(launches, first, strict=True)
+        for launch, one in zip(several, first, strict=True)
     ]
     of_launch = iter(members)
     whole = [(_filled(step, written), next(of_launch) if launch else None) for step, launch in kept]
@@ -235,15 +240,15 @@ def _filled(step: Step, written: Mapping[str, str]) -> Step:
     return step
 
 
-def _numbers(launches: Sequence[_Launched], problem: Problem, of_host: Mapping[str, int]) -> dict[str, int]:
-    """Return what names of the host are for all launches.
+def _numbers(several: Sequence[_Launched], problem: Problem, of_host: Mapping[str, int]) -> dict[str, int]:
+    """Return what names of the host are for all several.
 
     That is what the user says, what a kernel has fixed, what the last one has, a small number of the host,
     and what another kernel has.
     """
     given, found = getattr(problem, "_given", {}), dict[str, tuple[int, int]]()
-    for launch in launches:
-        last = launch is launches[-1]
+    for launch in several:
+        last = launch is several[-1]
         known = launch.known
         loose = {n for n in known.whole if known.scalars[n] == known.size}
         loose |= {*known.strides, *known.pitches}
@@ -273,7 +278,7 @@ def _sizes(launch: _Launched, numbers: Mapping[str, int], problem: Problem | Non
 
 
 def _lengths(
-    launches: Sequence[_Launched],
+    several: Sequence[_Launched],
     problems: Sequence[Any],
     written: Mapping[str, str],
     numbers: Mapping[str, int],
@@ -283,7 +288,7 @@ def _lengths(
     A plain number is taken where it is no more than what some kernel is guessed to want.
     """
     found, known = dict[str, int](), set[str]()
-    for launch, problem in zip(launches, problems, strict=True):
+    for launch, problem in zip(several, problems, strict=True):
         for p, buffer in launch.pointers():
             size = elements.size(launch.known.types[p.name])
             guessed = getattr(problem, p.name) * size
@@ -304,7 +309,9 @@ def _member(
     axes = dict(problem._given)
     for p, buffer in launch.pointers():
         axes.setdefault(p.name, -(-bytes_of[buffer] // elements.size(launch.known.types[p.name])))
-    kernel = launch.kernel
+    kernel, host = launch.kernel, launches.launches(calls.host(launch.kernel))
+    shapes = {one.block for one in host if one.entry.partition("<")[0] == launch.step.entry.partition("<")[0]}
+    told = len(shapes) == 1 and all(shapes) and _told(launch, numbers)
     grid = [_evaluated(part, numbers) for part in launch.step.grid]
     blocks = [n for n in grid if n]
     if not sized and blocks and len(blocks) == len(grid):
@@ -318,7 +325,15 @@ def _member(
         buffers={p.name: buffer for p, buffer in launch.pointers()},
         written=frozenset(launch.written()),
         holds=launch.known.holds,
+        exact=told and bool(blocks) and [e({}) for e in kernel.grid if not e.names] == blocks,
     )
+
+
+def _told(launch: _Launched, numbers: Mapping[str, int]) -> bool:
+    """Return True where host code says all integers of a launch, and there is no struct among its values."""
+    given = [_evaluated(written, numbers) for _, written in launch.integers()]
+    kinds = [launch.known.types[p.name] for p in launch.known.values]
+    return None not in given and all(isinstance(kind, tuple) for kind in kinds)
 
 
 def _evaluated(written: str, numbers: Mapping[str, int]) -> int | None:

@@ -207,6 +207,8 @@ def _launched(member: Member, built: Built, buffers: _Buffers, options: Options)
     for name, buffer in member.buffers.items():
         if buffer in member.written:
             buffers.bytes[buffer] = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
+            if not member.exact:
+                buffers.written.pop(buffer, None)
     return all(finding.kind == _UNWRITTEN for finding in run.findings)
 
 
