@@ -98,7 +98,7 @@ class Arena:
         for allocation, buffer in zip(self.allocations, buffers, strict=True):
             self._slice(allocation)[:] = np.ascontiguousarray(buffer.array).reshape(-1).view(np.uint8)
             if buffer.written is not None:
-                self._written[self._place(allocation)] = buffer.written
+                self._slice(allocation, self._written)[:] = buffer.written
         self._views = {size: self._bytes.view(unit) for size, unit in UNIT.items()}
         self._flags = {size: self._written.view(f"u{size}") for size in UNIT}
         self._starts = np.array([a.start for a in self.allocations] or [0])
@@ -106,11 +106,9 @@ class Arena:
         self._pointers: list[tuple[int, int, bytes, bytes]] = []  # (index, place, address, bytes before)
         self.stored: set[int] = set()  # indices of the allocations that the kernel has stored to
 
-    def _place(self, allocation: Allocation) -> slice:
-        return slice(allocation.start - GLOBAL_BASE, allocation.end - GLOBAL_BASE)
-
-    def _slice(self, allocation: Allocation) -> Array:
-        return self._bytes[self._place(allocation)]
+    def _slice(self, allocation: Allocation, of: Array | None = None) -> Array:
+        place = slice(allocation.start - GLOBAL_BASE, allocation.end - GLOBAL_BASE)
+        return (self._bytes if of is None else of)[place]
 
     def view(self, size: int) -> Array:
         """Return the whole arena as an array of units of `size` bytes."""
@@ -144,7 +142,7 @@ class Arena:
                 raise EmulatorError(f"the kernel stores to {buffers[index].name}, a read-only array")
             array[...] = self._slice(self.allocations[index]).view(array.dtype).reshape(array.shape)
             if (written := buffers[index].written) is not None:
-                written[...] = self._written[self._place(self.allocations[index])]
+                written[...] = self._slice(self.allocations[index], self._written)
 
     def holding(self, low: int, end: int) -> Allocation | None:
         """Return the allocation that holds all bytes from `low` up to but not including `end`, or None."""

@@ -1,4 +1,4 @@
-"""A pool of worker processes for CPU work, how many of them to start, and memory: how much there is, and some of it."""
+"""A pool of worker processes for CPU work, how many of them to start, and memory: how much there is."""
 
 from __future__ import annotations
 

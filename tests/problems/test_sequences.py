@@ -171,6 +171,19 @@ def test_a_rest_of_a_block_that_nobody_writes_is_no_fault(tmp_path: Path) -> Non
     assert rows["use"] == "reference" and "after make" not in said
 
 
+def test_what_is_left_unwritten_counts_where_the_launch_is_known(tmp_path: Path) -> None:
+    source = HOST.replace("int* at, float* y, int n, bool", "float* y, int n, bool")
+    source = source.replace(MAKE, f"int* at;\n  cudaMalloc(&at, n * 4);\n  {MAKE}")
+    source = source.replace("y[at[i]] = i;", "y[i] = at[i];").replace("if (i < n) at", "if (i < n - 2) at")
+    assert check(tmp_path, source)[0]["use"] == "FAILED"
+    unknown = source.replace("make<<<(n + 255) / 256", "make<<<ceil(n / 256.0f)")
+    assert check(tmp_path, unknown)[0]["use"] == "reference"
+    nothing = source.replace(MAKE, "")  # with no copy from the host at all it is short of more
+    assert check(tmp_path, nothing)[0]["use"] == "reference"
+    given = nothing.replace("cudaMalloc", "cudaMemcpy(y, h, n * 4, cudaMemcpyHostToDevice);\n  cudaMalloc")
+    assert check(tmp_path, given)[0]["use"] == "FAILED"
+
+
 def test_names_of_helpers_are_those_of_their_caller() -> None:
     fill = "void fill(int* p, int m) { const int blocks = (m + 255) / 256; make<<<blocks, 256>>>(p, m); }"
     helped = HOST.replace(MAKE, "fill(at, n);").replace("void run", f"{fill}\nvoid run")
