@@ -173,7 +173,11 @@ def _in_sequence(
 
     That what they have not written is read is not sure where it is not at sizes that are multiples of blocks.
     """
-    if (made := sequence.prepared(built, problem, options)) is None:
+    try:
+        made = sequence.prepared(built, problem, options)
+    except Exception:  # of a defect of ours no kernel must suffer that can be launched alone
+        made = None
+    if made is None:
         return None
     found = _alone(made.built, made.problem, made.inputs, None, options, made.memory)
     if made.partly and sequence.unwritten(found.emulation):
