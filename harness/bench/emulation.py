@@ -31,6 +31,7 @@ from harness.launch.builds import Built, Progress
 from harness.launch.emulated import SMS, Memory, Options, launch
 from harness.launch.further import explained, further, judged, late
 from harness.launch.kernel import grid
+from harness.launch.sequence import run as sequence
 from harness.problems import checks
 from harness.problems.protocol import (
     Axes,
@@ -159,8 +160,47 @@ def row(
     FAILED. For a kernel that its file marks as broken, a defect is EXPECTED and its absence UNEXPECTED. A
     kernel that the emulator cannot run is REFUSED, one that has found nothing when its time is over is LATE,
     and every other error becomes an ERROR row.
+
+    One without front matter is launched on what those before it in host code leave, where that is sure.
     """
-    variant, memory = built.variant, Memory()
+    return _in_sequence(built, problem, inputs, options) or _alone(built, problem, inputs, reference, options)
+
+
+def _in_sequence(
+    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options
+) -> Measurement | None:
+    """Emulate a kernel on what the launches before it leave; None where nothing is sure of that.
+
+    That what they have not written is read is not sure where it is not at sizes that are multiples of blocks.
+    """
+    try:
+        made = sequence.prepared(built, problem, options)
+    except Exception:  # of a defect of ours no kernel must suffer that can be launched alone
+        made = None
+    if made is None:
+        return None
+    found = _alone(made.built, made.problem, made.inputs, None, options, made.memory)
+    if made.partly and sequence.unwritten(found.emulation):
+        whole = sequence.prepared(built, sequence.whole_blocks(problem), options)
+        if whole is None or not sequence.unwritten(
+            _alone(whole.built, whole.problem, whole.inputs, None, options, whole.memory).emulation
+        ):
+            return None
+    clean = found.status == UNVERIFIED and found.emulation is not None
+    hidden = clean and sequence.hides(made, found.emulation, (built, problem, inputs), options)
+    return found if sequence.sure(made, found.emulation) and not hidden else None
+
+
+def _alone(
+    built: Built,
+    problem: Problem,
+    inputs: Mapping[str, NDArray[Any]],
+    reference: Reference | None,
+    options: Options,
+    memory: Memory | None = None,
+) -> Measurement:
+    """Emulate one kernel on these inputs, as `row` does, in this memory."""
+    variant, memory = built.variant, memory or Memory()
     try:
         run, arrays = launch(built, problem, inputs, options, memory)
         if again := _longer(built, problem, options, run):

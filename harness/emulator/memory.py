@@ -7,8 +7,6 @@ each shaped (T threads, C blocks).
 
 from __future__ import annotations
 
-import contextlib
-import mmap
 import os
 import re
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from harness.emulator.numbers.addresses import Access
 from harness.emulator.numbers.values import Array, Lanes, Mask
 from harness.errors import EmulatorError
+from harness.support.processes import sparse
 
 GLOBAL_BASE = 1 << 40
 SHARED_BASE = 1 << 32  # generic address at which shared memory begins
@@ -40,12 +39,14 @@ class Buffer:
     array: C-contiguous; the kernel's stores are written back into it
     name: its name in findings
     initialised: False if a byte may not be read before the kernel has written it, whatever the array holds
+    written: of one that is not initialised, a 1 for each byte that was written; the launch adds its own
     pointers: places in bytes, and the buffers whose addresses stand there
     """
 
     array: NDArray[Any]
     name: str
     initialised: bool = True
+    written: NDArray[np.uint8] | None = None
     pointers: tuple[tuple[int, Buffer], ...] = ()
 
 
@@ -88,12 +89,16 @@ class Arena:
             top += -(-(buffer.array.nbytes + GAP) // GAP) * GAP
         _check_room(sum(b.array.nbytes for b in buffers))
         try:
-            self._bytes: Array = _sparse(top) if len(buffers) > _MANY else np.empty(top, np.uint8)
+            self._bytes: Array = (
+                np.frombuffer(sparse(top), np.uint8) if len(buffers) > _MANY else np.empty(top, np.uint8)
+            )
             self._written = np.zeros(top if not all(b.initialised for b in buffers) else 0, np.uint8)
         except (MemoryError, OSError, ValueError) as error:
             raise EmulatorError(f"{top:,} bytes of global memory do not fit this machine") from error
         for allocation, buffer in zip(self.allocations, buffers, strict=True):
             self._slice(allocation)[:] = np.ascontiguousarray(buffer.array).reshape(-1).view(np.uint8)
+            if buffer.written is not None:
+                self._slice(allocation, self._written)[:] = buffer.written
         self._views = {size: self._bytes.view(unit) for size, unit in UNIT.items()}
         self._flags = {size: self._written.view(f"u{size}") for size in UNIT}
         self._starts = np.array([a.start for a in self.allocations] or [0])
@@ -101,8 +106,9 @@ class Arena:
         self._pointers: list[tuple[int, int, bytes, bytes]] = []  # (index, place, address, bytes before)
         self.stored: set[int] = set()  # indices of the allocations that the kernel has stored to
 
-    def _slice(self, allocation: Allocation) -> Array:
-        return self._bytes[allocation.start - GLOBAL_BASE : allocation.end - GLOBAL_BASE]
+    def _slice(self, allocation: Allocation, of: Array | None = None) -> Array:
+        place = slice(allocation.start - GLOBAL_BASE, allocation.end - GLOBAL_BASE)
+        return (self._bytes if of is None else of)[place]
 
     def view(self, size: int) -> Array:
         """Return the whole arena as an array of units of `size` bytes."""
@@ -135,6 +141,8 @@ class Arena:
             if not array.flags.writeable:
                 raise EmulatorError(f"the kernel stores to {buffers[index].name}, a read-only array")
             array[...] = self._slice(self.allocations[index]).view(array.dtype).reshape(array.shape)
+            if (written := buffers[index].written) is not None:
+                written[...] = self._slice(self.allocations[index], self._written)
 
     def holding(self, low: int, end: int) -> Allocation | None:
         """Return the allocation that holds all bytes from `low` up to but not including `end`, or None."""
@@ -214,16 +222,6 @@ class Arena:
 
 
 ONES = {size: int.from_bytes(b"\1" * size, "little") for size in UNIT}  # written flags, one a byte
-
-
-def _sparse(size: int) -> Array:
-    """Return bytes that take memory by small pages: where NumPy asks for huge ones, gaps take it, too."""
-    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
-        return np.empty(size, np.uint8)
-    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a system without huge pages
-        room.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(room, np.uint8)
 
 
 def _check_room(wanted: int) -> None:

@@ -67,10 +67,14 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The state that stays from launch to launch: variables of the module by name, workspaces by size."""
+    """The state that stays from launch to launch: variables of the module by name, workspaces by size.
+
+    written: of operands that nobody has written all of, a 1 for each byte that was written
+    """
 
     variables: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
     workspaces: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+    written: dict[str, NDArray[np.uint8]] = field(default_factory=dict)
 
     def digest(self) -> bytes:
         """Return a digest of all contents."""
@@ -109,7 +113,7 @@ def launch(
         shape, arguments = grid(variant, problem, sms=options.sms), problem.arguments()
         size = workspace(variant, problem, sms=options.sms)
     bound: list[Any] = [tensor_map(mapped, arrays) for mapped in maps(variant, problem)]
-    bound += [_argument(a, arrays, problem) for a in arguments]
+    bound += [_argument(a, arrays, problem, memory.written if memory else {}) for a in arguments]
     if size:
         memory = Memory() if memory is None else memory
         scratch = memory.workspaces.setdefault(size, np.zeros(size, dtype=np.uint8))
@@ -157,15 +161,23 @@ def tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap 
     )
 
 
-def _argument(given: Argument, arrays: Mapping[str, NDArray[Any]], problem: Problem) -> Any:
+def _argument(
+    given: Argument,
+    arrays: Mapping[str, NDArray[Any]],
+    problem: Problem,
+    written: Mapping[str, NDArray[np.uint8]],
+) -> Any:
     """Return an argument as the emulator takes it.
 
-    An array is marked as not initialised where it is an output that is no input: reading it is a finding.
+    An array is marked as not initialised where it is an output that is no input: reading it is a finding. So
+    it is where not all of it was `written`.
     """
 
     def buffer(name: str) -> Buffer:
-        written = name not in outputs(problem) or name in updated(problem)
-        return Buffer(array=arrays[name], name=name, initialised=written)
+        whole = name not in outputs(problem) or name in updated(problem)
+        if name in written:
+            return Buffer(array=arrays[name], name=name, initialised=False, written=written[name])
+        return Buffer(array=arrays[name], name=name, initialised=whole)
 
     if isinstance(given, Struct):
         buffers = {name: buffer(name) for name in given.operands()}

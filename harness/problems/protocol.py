@@ -287,3 +287,9 @@ def lengthened(problem: Problem) -> Mapping[str, int]:
     """Return the elements that were guessed first of the buffers that are `longer`, by operand."""
     found: Mapping[str, int] = getattr(problem, "_lengthened", {})
     return found
+
+
+def after(problem: Problem) -> tuple[str, ...]:
+    """Return the kernels and functions that made what the buffers of a guessed problem hold, in order."""
+    found: tuple[str, ...] = getattr(problem, "_after", ())
+    return found

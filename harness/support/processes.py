@@ -1,8 +1,10 @@
-"""A pool of worker processes for CPU work, how many of them to start, and how much memory there is."""
+"""A pool of worker processes for CPU work, how many of them to start, and memory: how much there is."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 import multiprocessing
 import os
 import signal
@@ -74,6 +76,16 @@ def free_memory() -> float:
                 place = folder / name.strip("/")
                 found += [_left(p) for p in (place, *place.parents) if p.is_relative_to(folder)]
     return min(found)
+
+
+def sparse(size: int) -> mmap.mmap | bytearray:
+    """Return bytes that take memory by small pages: where NumPy asks for huge ones, gaps take it, too."""
+    if not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return bytearray(size)
+    room = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without huge pages
+        room.madvise(mmap.MADV_NOHUGEPAGE)
+    return room
 
 
 def _available() -> float:

@@ -164,7 +164,7 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
     from harness.kernels.cpp.host import launches
     from harness.launch import kernel
     from harness.problems.guessed.arguments import digits
-    from harness.problems.protocol import lengthened, unverified
+    from harness.problems.protocol import after, lengthened, unverified
 
     found = []
     for row in (row for row in rows if row.built is not None and unverified(row.problem)):
@@ -186,6 +186,7 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
             said += f" (line {large.line} has {math.prod(large.block):,} threads a block: no GPU takes that)"
         longer = ", ".join(f"{name} ({old} guessed)" for name, old in lengthened(row.problem).items())
         said += f". As long as the kernel goes: {longer}" * bool(longer)
+        said += f", after {', '.join(before)} on the same buffers" if (before := after(row.problem)) else ""
         found.append(said)
     if found:
         found.append(

@@ -140,6 +140,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "reference": lambda self, inputs: None,
         "arguments": arguments,
         "_longer": parameters.longer,
+        "_parameters": parameters,
     }
     return type("Guessed", (ArrayProblem,), attributes)
 

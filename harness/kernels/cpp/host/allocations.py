@@ -24,7 +24,8 @@ _COUNTED = re.compile(
 _DATA = r"\s*\.\s*(?:mutable_|const_)?data(?:_ptr)?\s*(?:<[^<>]*>)?\s*\(\s*\)(?:\s*\.\s*get\s*\(\s*\))?"
 _POINTER = re.compile(rf"&?\s*([\w.]+(?:->\w+)*?)(?:\s*\[\s*0\s*\]|{_DATA})?")
 _CAST_OFF = re.compile(
-    r"\A\s*(?:\([\w\s:]+\*[\s*]*\)|(?:(?:reinterpret|static|const)_cast\s*<[^<>]*>|[\w:]*\braw_pointer_cast)"
+    r"\A\s*(?:\([\w\s:]+\*[\s*]*\)|(?:(?:reinterpret|static|const)_cast\s*<[^<>]*>"
+    r"|[\w:]*\b(?:raw|device)_pointer_cast|[\w:]*\bdevice_ptr\s*<[^<>]*>)"
     r"\s*(?=\())\s*"
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -70,13 +71,18 @@ def _found(plain: str) -> Iterator[Allocation]:
 
 def name(argument: str) -> str:
     """Return the name of what a launch is given: ``x`` of ``(float*)x`` and of ``x.data_ptr<float>()``."""
+    pointer = _POINTER.fullmatch(uncast(argument))
+    return pointer[1] if pointer else ""
+
+
+def uncast(argument: str) -> str:
+    """Return a pointer without its casts: ``x`` of ``(float*)x`` and ``device_pointer_cast(x)``."""
     plain = argument.strip()
     while cast := _CAST_OFF.match(plain):
         plain = plain[cast.end() :]
         if plain.startswith("(") and text.closing(plain, 0) == len(plain) - 1:
             plain = plain[1:-1].strip()
-    pointer = _POINTER.fullmatch(plain)
-    return pointer[1] if pointer else ""
+    return plain
 
 
 class Allocated:
@@ -160,7 +166,7 @@ class Allocated:
                     both = [found[one.name], length]
                     length = values.largest(both) if all(both) else ""
                 found[one.name], last[one.name] = length, one.place
-            elif one.name not in function[3] and not _declared(before, one.name):
+            elif one.name not in function[3] and not declared(before, one.name):
                 others = known.words(one.bytes) & names.keys() & self._of_its_own(one.place)
                 elsewhere.setdefault(one.name, set()).add("" if others else length)
         return {name: same.pop() for name, same in elsewhere.items() if len(same) == 1} | found
@@ -176,10 +182,10 @@ class Allocated:
         body = self._plain[opened:end]
         begins = r"\b{0}_?\s*[({{]\s*{0}\s*[)}}]|this\s*->\s*{0}\s*="
         kept = {n for n in own if re.search(begins.format(n), head + body)}
-        return {*own} - kept | {n for n in self._changed(opened, end) if _declared(body, n)}
+        return {*own} - kept | {n for n in self._changed(opened, end) if declared(body, n)}
 
 
-def _declared(body: str, name: str) -> bool:
+def declared(body: str, name: str) -> bool:
     """Return True where a body declares a name: ``float* x;``, ``auto x = f();``, ``int m = 3, x = 4;``."""
     plain = re.sub(r"\b(?:return|else)\b", ";", body)
     end = rf"{re.escape(name)}\s*[=;,({{\[]"

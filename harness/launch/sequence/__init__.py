@@ -1,0 +1,1 @@
+"""Launches of several kernels one after the other, on the same buffers, as host code makes them."""
