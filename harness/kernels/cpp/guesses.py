@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from harness.kernels import text
 from harness.kernels.cpp import calls, conditions, extents
-from harness.kernels.cpp.host import deduced, launches
+from harness.kernels.cpp.host import deduced, launches, tiles
 from harness.kernels.cpp.host.values import Values, constants
 from harness.kernels.expr import Expr, ExprError
 
@@ -124,6 +124,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         one = launches.one_block(source, name)
         if one or (one is None and not _asks_its_block(source, entry)):
             grid = (Expr.parse(1),)
+    grid = grid or tiles.grid(launched, entry)
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)

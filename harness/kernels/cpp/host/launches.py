@@ -20,8 +20,13 @@ _LAUNCH = re.compile(
     r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
 )
 _CONFIGURED = re.compile(
-    r"\bcudaLaunchKernelEx\s*\(\s*&?\s*(\w+)\s*,\s*([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,300}?>)?"
+    r"\bcudaLaunchKernelEx\s*\(\s*&?\s*(\w+)\s*,\s*&?([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,300}?>)?"
     r"\s*,?([^;{}]{0,500}?)\)\s*[;)]"
+)
+_BY_CONFIGURATION = re.compile(r"cudaLaunchKernelEx")
+_LISTED = re.compile(r"\bcudaLaunch(?:Cooperative)?Kernel(ExC)?\s*(\()")
+_FUNCTION = re.compile(
+    r"(?:\([^()]*\)|\w+_cast\s*<[^<>]*>\s*\()?\s*&?\s*([A-Za-z_][\w:]*)\s*(<[^;{}()]*>)?\s*\)?", re.DOTALL
 )
 _CLUSTER_DIMS = re.compile(
     r"\b__cluster_dims__\s*\(([^()]*)\)\s*(?:(?:__launch_bounds__\s*\([^()]*\)|\w+)\s+)*?"
@@ -56,6 +61,7 @@ class Launch:
     has the numbers of arguments of which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0, and -1
     where that is no number. `numbers` has what the text says of each argument, None where that is no number;
     of one that a loop around the launch counts it is an early one, ``1`` of ``for (int k = 0; k < n; k++)``.
+    `derived` is each argument in terms of the others, ``half`` of ``int half = n / 2``, "" where it is not.
     """
 
     entry: str
@@ -69,6 +75,7 @@ class Launch:
     lengths: tuple[str, ...] = field(default=(), compare=False)
     threads: tuple[int, ...] = field(default=(), compare=False)
     numbers: tuple[int | None, ...] = field(default=(), compare=False)
+    derived: tuple[str, ...] = field(default=(), compare=False)
 
     def over(self, parameters: Sequence[str], written: Sequence[str]) -> list[str]:
         """Return `blocks` or `lengths` in terms of a kernel's parameters, in place of what they are given."""
@@ -152,6 +159,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 lengths=tuple(lengths.get(allocations.name(argument), "") for argument in arguments),
                 threads=known.among(arguments, block),
                 numbers=tuple(early.get(argument, known.number(argument)) for argument in arguments),
+                derived=tuple(known.derived(argument, arguments) for argument in arguments),
             )
         )
     return tuple(found)
@@ -192,14 +200,58 @@ def calls(plain: str) -> list[Called]:
     for at in _LAUNCH.finditer(plain):
         grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
         passed = _ARGUMENTS.match(plain, at.end())
-        found.append((at.start(), at[1], at[2] or "", passed[1] if passed else "", (grid, block, shared)))
+        kernel = _pointed(plain[: at.start()], at[1], at[2] or "")
+        found.append((at.start(), *kernel, passed[1] if passed else "", (grid, block, shared)))
     for at in _CONFIGURED.finditer(plain):
-        grid, block, shared = (
-            _last(plain[: at.start()], rf"\b{at[1]}\s*\.\s*{member}")
-            for member in ("gridDim", "blockDim", "dynamicSmemBytes")
-        )
-        found.append((at.start(), at[2], at[3] or "", at[4], (grid, block, shared)))
+        before = plain[: at.start()]
+        kernel = _pointed(before, at[2], at[3] or "")
+        found.append((at.start(), *kernel, at[4], _configured(before, at[1])))
+    for at in _LISTED.finditer(plain):
+        given = text.split(plain[at.end() : text.closing(plain, at.start(2))])
+        before = plain[: at.start()]
+        if len(given) == 3 and at[1]:  # cudaLaunchKernelExC(&config, (void*)k, arguments)
+            launch, function, listed = _configured(before, given[0].strip("& ")), given[1], given[2]
+        elif len(given) > 3 and not at[1]:
+            launch, function, listed = (given[1], given[2], (*given, "0")[4]), given[0], given[3]
+        else:
+            continue
+        if named := _FUNCTION.fullmatch(function):
+            kernel, arguments = _pointed(before, named[1], named[2] or ""), _listed(before, listed)
+            found.append((at.start(), *kernel, arguments, launch))
     return sorted(found)
+
+
+def _configured(before: str, name: str) -> tuple[str, str, str]:
+    """Return the grid, block and shared memory of a ``cudaLaunchConfig_t`` at the end of a text."""
+    members = ("gridDim", "blockDim", "dynamicSmemBytes")
+    listed = re.findall(rf"\b{name}\s*=?\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}", before)
+    parts = text.split(listed[-1]) if listed else []
+    named = {at[1]: at[2] for part in parts if (at := re.match(r"\.\s*(\w+)\s*=?\s*(.*)", part, re.DOTALL))}
+    begun = named or dict(zip(members, parts, strict=False))
+    grid, block, shared = (
+        _last(before, rf"\b{name}\s*\.\s*{member}") or begun.get(member, "") for member in members
+    )
+    return grid, block, shared
+
+
+def _pointed(before: str, name: str, template: str) -> tuple[str, str]:
+    """Return the kernel and its template arguments that a name means: ``auto kernel = &k<64>;``."""
+    given = (
+        re.findall(rf"\b{name}(?:\s*\)\s*\([^;{{}}()]*\))?\s*=(?!=)([^;{{}}]*);", before)
+        if not template
+        else []
+    )
+    value = "".join(given[-1:])
+    chosen = re.sub(r"\A[^?]*\?\s*([^:?]*(?:::[^:?]*)*):(?!:).*", r"\1", value, flags=re.DOTALL).strip()
+    function = _FUNCTION.fullmatch(chosen)
+    return (function[1], function[2] or "") if function else (name, template)
+
+
+def _listed(before: str, written: str) -> str:
+    """Return the arguments of a list of their addresses, ``void* args[] = {&x, &n};``."""
+    lists = re.findall(rf"\b{re.escape(written)}\s*\[[^]]*\]\s*=?\s*\{{([^{{}}]*)\}}", before)
+    given = text.split(lists[-1]) if lists else []
+    return ", ".join(re.sub(r"\A(?:\([\w\s*]+\)|&|\s)+", "", part) for part in given)
 
 
 def _last(plain: str, name: str) -> str:
@@ -215,11 +267,16 @@ def cluster(source: str, entry: str) -> tuple[int, int, int]:
     """
     plain, name = text.blank(source), entry.partition("<")[0].rpartition("::")[2]
     known = values.Values(values.defined(source) | {n: value for _, n, value in values.given(plain)})
+    if "<" in entry and (template := text.find(text.entries(source), entry)):
+        known = values.Values(known.texts | template.types(entry))
     written = next((text.split(at[1]) for at in _CLUSTER_DIMS.finditer(plain) if at[2] == name), [])
-    for at in _CONFIGURED.finditer(plain):
-        if not written and at[2].rpartition("::")[2] == name:
-            before = plain[: at.start()]
-            written = [_last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
+    for place, kernel, *_ in calls(plain):
+        if written or kernel.rpartition("::")[2] != name or not _BY_CONFIGURATION.match(plain, place):
+            continue
+        before = plain[:place]
+        written = [_last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
+        for listed in re.findall(r"\bclusterDim\s*=?\s*\{([^{}]*)\}", before)[-1:]:
+            written = text.split(re.sub(r"\.\s*[xyz]\s*=?", "", listed))
     x, y, z = (*(known.number(part) for part in written), 1, 1, 1)[:3]
     return (x, y, z) if x and y and z and x * y * z <= _LARGEST_CLUSTER else (1, 1, 1)
 
@@ -233,6 +290,11 @@ def _loops(plain: str) -> list[tuple[int, int, str, str, int]]:
         end = text.closing(plain, braced.end() - 1) if braced else plain.find(";", closed)
         found.append((closed, end, at[2], at[3], "++" in plain[at.end() : closed]))
     return found
+
+
+def passed(launched: Launch | None, entry: text.Entry) -> tuple[str, ...]:
+    """Return what a launch passes for each parameter of a kernel, "" where that is not known."""
+    return (*(launched.arguments if launched else ()), *[""] * len(entry.parameters))[: len(entry.parameters)]
 
 
 def by_argument(source: str, entry: str) -> Launch | None:

@@ -1,0 +1,227 @@
+"""Follow host code through its functions: what a name means in one, where that follows from who calls it.
+
+A frame is a place in a function with the calls that lead there. ``BM`` of ``template <int BM> void f(...)``
+is 64 in the frame that ``f<64>(...)`` opens, and ``map`` is what that call passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from harness.kernels import text
+from harness.kernels.cpp.host import values
+from harness.kernels.expr import Expr, ExprError
+
+_NAMED = re.compile(r"(\w+)\s*\Z")
+_TEMPLATE = re.compile(r"\btemplate\s*<((?:[^;{}<>]|<[^;{}<>]*>)*)>[^;{}]*\Z")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_QUALIFIED = re.compile(r"\b(?:[A-Za-z_]\w*\s*::\s*)+(?=[A-Za-z_])")
+_INTEGER = r"(?:const\s+)?(?:(?:cu)?u?int(?:32|64)_t|(?:unsigned|int|long)(?:\s+(?:int|long))*|size_t)"
+_WORDS = frozenset(("if", "for", "while", "switch", "catch", "return", "sizeof", "defined"))
+_HEAD, _CALL = 400, 300  # characters before the parameters of a function, and of template arguments
+_KEPT, _DEEPEST, _MOST = 4, 5, 64  # texts, calls in each other, and frames of one place
+_NAMES = 8  # that mean each other
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Function:
+    """A function of a text: where its head begins, its braces, and what it is given.
+
+    `parameters` and `template` have the defaults by name, "" without one, in their order.
+    """
+
+    name: str
+    begin: int
+    opened: int
+    closed: int
+    parameters: Mapping[str, str]
+    template: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """A place in a function, and the one that called it: `given` is what it was given, by name.
+
+    Without a function the place is outside of all. `call` is where the outer frame's call begins and ends.
+    """
+
+    host: Host = field(repr=False)
+    place: int
+    function: Function | None = None
+    outer: Frame | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    @functools.cached_property
+    def known(self) -> dict[str, str]:
+        """Return what is written for names at this place, numbers for parameters that have one."""
+        own = self.function
+        found = dict(self.host.outside)
+        if own is None:
+            return found
+        for name in (*own.parameters, *own.template):
+            found.pop(name, None)
+            written, frame = self.passed(name)
+            if frame is not None and (value := frame.value(written)):
+                found[name] = value
+                if size := values.size(value):
+                    found[values.SIZEOF + name] = str(size)
+        return found | {
+            name: value for at, name, value in self.host.given if own.opened < at < self.place and value
+        }
+
+    @functools.cached_property
+    def values(self) -> values.Values:
+        """Return the numbers of names at this place."""
+        return values.Values(self.known)
+
+    def passed(self, name: str) -> tuple[str, Frame | None]:
+        """Return what a parameter is given, and the frame in which that is meant; None for no parameter."""
+        if name in self.given:
+            return self.given[name], self.outer
+        own = self.function
+        default = {**own.parameters, **own.template}.get(name, "") if own else ""
+        return (default, Frame(host=self.host, place=0)) if default else ("", None)
+
+    def number(self, written: str) -> int | None:
+        """Return the value of an integer expression here, or None."""
+        return self.values.number(_plain(written))
+
+    def value(self, written: str) -> str:
+        """Return a number, or the type that is meant, as text; "" for what is neither."""
+        if (number := self.number(written)) is not None:
+            return str(number)
+        meant, _ = self.meant(written)
+        return meant if values.size(meant) else ""
+
+    def meant(self, written: str) -> tuple[str, Frame]:
+        """Return what a name stands for, through those who pass it, and the frame where that is written."""
+        frame: Frame = self
+        plain = written.strip()
+        for _ in range(_NAMES):
+            name = plain.lstrip("&* ")
+            if not _WORD.fullmatch(name):
+                break
+            inner, outer = frame.passed(name)
+            own = frame.function
+            local = own and any(n == name and own.opened < at < frame.place for at, n, _ in frame.host.given)
+            if outer is not None and not local:
+                plain, frame = inner.strip(), outer
+            elif (value := frame.known.get(name, "")) and value != name:
+                plain = value.strip()
+            else:
+                break
+        return plain, frame
+
+    def expression(self, written: str, kept: Collection[str]) -> Expr | None:
+        """Return an integer expression in terms of the names `kept`, and of others that have no number."""
+        with contextlib.suppress(ExprError, RecursionError):
+            plain = self._expanded(_plain(written), kept, _DEEPEST).replace("/", "//")
+            return Expr.parse(" ".join(plain.split()))
+        return None
+
+    def _expanded(self, written: str, kept: Collection[str], depth: int) -> str:
+        """Return an expression with numbers, and what callers pass, in place of names."""
+
+        def meant(word: re.Match[str]) -> str:
+            name = word[0]
+            inner, outer = self.passed(name)
+            inner, outer = (inner, outer) if outer else (self.known.get(name, ""), self)
+            plain = _plain(inner)
+            if plain and name not in kept and depth and re.fullmatch(r"[\w\s+*/()-]{1,300}", plain):
+                return f"({outer._expanded(plain, kept, depth - 1)})"
+            number = None if name in kept else self.values.number(name)
+            return name if number is None else str(number)
+
+        return _WORD.sub(meant, written)
+
+
+class Host:
+    """The functions of a text, and what it gives names to."""
+
+    def __init__(self, source: str) -> None:
+        self.plain = text.blank(source)
+        self.functions = list(self._functions())
+        self.given = values.given(self.plain)
+        whole = values.outside(self.plain)
+        self.outside = values.defined(source) | {name: v for _, name, v in values.given(whole) if v}
+
+    def function(self, place: int) -> Function | None:
+        """Return the function that a place is in."""
+        return next((f for f in self.functions if f.opened < place < f.closed), None)
+
+    def frames(self, place: int, depth: int = _DEEPEST) -> list[Frame]:
+        """Return the frames of a place: one for each way in which calls lead there."""
+        function = self.function(place)
+        if function is None:
+            return [Frame(host=self, place=place)]
+        found = list[Frame]()
+        for at, given in self.calls(function) if depth else ():
+            outer = self.function(at)
+            if outer is function:
+                continue
+            for frame in self.frames(at, depth - 1):
+                found.append(Frame(host=self, place=place, function=function, outer=frame, given=given))
+        return found[:_MOST] or [Frame(host=self, place=place, function=function)]
+
+    def calls(self, function: Function) -> Iterator[tuple[int, dict[str, str]]]:
+        """Yield (place, what is given by name) for the calls of a function, but for its declarations."""
+        pattern = rf"(?<![\w.])({re.escape(function.name)})\s*(<[^;{{}}()]{{0,{_CALL}}}>)?\s*(\()"
+        for at in re.finditer(pattern, self.plain):
+            closed = text.closing(self.plain, at.start(3))
+            if closed < 0 or function.begin <= at.start() <= function.opened:
+                continue
+            passed = text.split(self.plain[at.end() : closed])
+            if self.function(at.start()) is None and not _initialises(self.plain[: at.start()]):
+                continue
+            given = dict(zip(function.template, text.split((at[2] or "")[1:-1]), strict=False))
+            yield at.start(), given | dict(zip(function.parameters, passed, strict=False))
+
+    def _functions(self) -> Iterator[Function]:
+        for begin, opened, closed, _ in values.bodies(self.plain):
+            before = self.plain[max(0, begin - _HEAD) : begin]
+            name, template = _NAMED.search(before), _TEMPLATE.search(before)
+            if name is None or name[1] in _WORDS:
+                continue
+            end = text.closing(self.plain, begin)
+            yield Function(
+                name=name[1],
+                begin=begin - len(before) + name.start(),
+                opened=opened,
+                closed=closed,
+                parameters=_defaults(self.plain[begin + 1 : end]),
+                template=_defaults(template[1]) if template else {},
+            )
+
+
+def _plain(written: str) -> str:
+    """Return an expression without qualifiers and casts: ``BM * 2`` of ``(uint32_t)Config::BM * 2``."""
+    plain = _QUALIFIED.sub("", values.uncast(written))
+    plain = re.sub(
+        rf"\(\s*{_INTEGER}\s*\)|\b{_INTEGER}\s*(?=[({{])|\bstatic_cast\s*<\s*{_INTEGER}\s*>", "", plain
+    )
+    return plain.replace("{", "(").replace("}", ")").replace("sizeof (", "sizeof(")
+
+
+def _defaults(written: str) -> dict[str, str]:
+    """Return the names of parameters with their defaults."""
+    found = {}
+    for n, part in enumerate(text.split(written)):
+        declared, _, default = part.partition("=")
+        words = _WORD.findall(re.sub(r"\[[^]]*\]", "", declared))
+        found[words[-1] if len(words) > 1 else f"#{n}"] = default.strip()
+    return found
+
+
+def _initialises(before: str) -> bool:
+    """Return True where a call after this text is the value of a variable, not a declaration."""
+    return before.rstrip()[-1:] in ("=", "{", "(", ",")
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def host(source: str) -> Host:
+    """Return the host code of a text."""
+    return Host(source)
