@@ -86,7 +86,7 @@ def places(body: str, pointer: str) -> list[str]:
 
 def _offsets(body: str, pointer: str) -> list[str]:
     """Return what a body adds to a pointer."""
-    return re.findall(rf"\b{re.escape(pointer)}\s*\+=?\s*((?:\([^()]*\)|[^;,()])*)", body)
+    return re.findall(rf"\b{re.escape(pointer)}\s*\+=?\s*((?:\((?:\([^()]*\)|[^()])*\)|[^;,()])*)", body)
 
 
 def _in_blocks(indices: Sequence[str], places: Sequence[str], body: str, values: Values) -> Iterator[int]:

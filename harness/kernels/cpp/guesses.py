@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from harness.kernels import text
 from harness.kernels.cpp import calls, conditions, extents
-from harness.kernels.cpp.host import deduced, launches, tiles
+from harness.kernels.cpp.host import deduced, frames, launches, tiles
 from harness.kernels.cpp.host.values import Values, constants
 from harness.kernels.expr import Expr, ExprError
 
@@ -124,7 +124,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         one = launches.one_block(source, name)
         if one or (one is None and not _asks_its_block(source, entry)):
             grid = (Expr.parse(1),)
-    grid = grid or tiles.grid(launched, entry)
+    grid = grid or tiles.grid(launched, entry, calls.reached((source,), entry.body))
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
@@ -202,7 +202,8 @@ def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[st
 def numbers(texts: Sequence[str], entry: text.Entry, name: str) -> Values:
     """Return the numbers that texts give names to, of those that the kernel `name` may use."""
     own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
-    return constants(texts, own, entry.types(name))
+    members = frames.members(texts[0], entry.name, entry.types(name)) if texts and entry.template else {}
+    return constants(texts, own, members | entry.types(name))
 
 
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from harness.kernels import text
 from harness.kernels.cpp.host import values
+from harness.kernels.cpp.host.classes import Class, Classes, defaults
 from harness.kernels.expr import Expr, ExprError
 
 _NAMED = re.compile(r"(\w+)\s*\Z")
@@ -21,6 +22,9 @@ _TEMPLATE = re.compile(r"\btemplate\s*<((?:[^;{}<>]|<[^;{}<>]*>)*)>[^;{}]*\Z")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _QUALIFIED = re.compile(r"\b(?:[A-Za-z_]\w*\s*::\s*)+(?=[A-Za-z_])")
 _INTEGER = r"(?:const\s+)?(?:(?:cu)?u?int(?:32|64)_t|(?:unsigned|int|long)(?:\s+(?:int|long))*|size_t)"
+_MEMBER = re.compile(
+    r"\b((?:[A-Za-z_]\w*\s*::\s*)*[A-Za-z_]\w*(?:\s*<[^;{}()<>]*>)?)\s*::\s*(\w+)\b(?!\s*[(<:])"
+)
 _WORDS = frozenset(("if", "for", "while", "switch", "catch", "return", "sizeof", "defined"))
 _HEAD, _CALL = 400, 300  # characters before the parameters of a function, and of template arguments
 _KEPT, _DEEPEST, _MOST = 4, 5, 64  # texts, calls in each other, and frames of one place
@@ -31,7 +35,8 @@ _NAMES = 8  # that mean each other
 class Function:
     """A function of a text: where its head begins, its braces, and what it is given.
 
-    `parameters` and `template` have the defaults by name, "" without one, in their order.
+    `parameters` and `template` have the defaults by name, "" without one, in their order; the latter begin
+    with those of the class that it is a member of. `pointed` has the types that parameters lead to.
     """
 
     name: str
@@ -40,6 +45,8 @@ class Function:
     closed: int
     parameters: Mapping[str, str]
     template: Mapping[str, str]
+    member_of: Class | None = None
+    pointed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +63,7 @@ class Frame:
     given: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
-    def known(self) -> dict[str, str]:
+    def written(self) -> dict[str, str]:
         """Return what is written for names at this place, numbers for parameters that have one."""
         own = self.function
         found = dict(self.host.outside)
@@ -69,9 +76,13 @@ class Frame:
                 found[name] = value
                 if size := values.size(value):
                     found[values.SIZEOF + name] = str(size)
-        return found | {
-            name: value for at, name, value in self.host.given if own.opened < at < self.place and value
-        }
+        local = {n: value for at, n, value in self.host.given if own.opened < at < self.place and value}
+        return found | local
+
+    @functools.cached_property
+    def known(self) -> dict[str, str]:
+        """Return what is written for names at this place, with numbers for members of classes."""
+        return {n: self.members(v) for n, v in self.written.items()}
 
     @functools.cached_property
     def values(self) -> values.Values:
@@ -83,19 +94,53 @@ class Frame:
         if name in self.given:
             return self.given[name], self.outer
         own = self.function
+        if (
+            own and self.outer and self.outer.function and name in own.template
+        ):  # of T* x, if it is a T* there
+            kinds = self.outer.function.pointed
+            passed = (
+                self.given.get(parameter, "") for parameter, kind in own.pointed.items() if kind == name
+            )
+            if kind := next((kinds[argument] for argument in passed if argument in kinds), ""):
+                return kind, self.outer
         default = {**own.parameters, **own.template}.get(name, "") if own else ""
         return (default, Frame(host=self.host, place=0)) if default else ("", None)
 
     def number(self, written: str) -> int | None:
         """Return the value of an integer expression here, or None."""
-        return self.values.number(_plain(written))
+        return self.values.number(self.plain(written))
+
+    def plain(self, written: str) -> str:
+        """Return an expression without casts and qualifiers: a number for ``Traits::kBlockM``."""
+        return _plain(self.members(written))
+
+    def members(self, written: str) -> str:
+        """Return a text with numbers for members of classes."""
+        return _MEMBER.sub(self._member, written)
+
+    def _member(self, at: re.Match[str]) -> str:
+        """Return the number that a member of a class is; itself where that is not known."""
+        meant, frame = self.meant(at[1])
+        of, given = self.host.classes.read(meant)
+        if of is None or at[2] not in of.given:
+            return at[0]
+        known = {n: frame.value(a) for n, a in zip(of.template, given, strict=False)}
+        known |= {n: default for n, default in of.template.items() if n not in known}
+        number = values.Values({**self.host.outside, **of.given, **known}).number(of.given[at[2]])
+        return at[0] if number is None else str(number)
 
     def value(self, written: str) -> str:
         """Return a number, or the type that is meant, as text; "" for what is neither."""
         if (number := self.number(written)) is not None:
             return str(number)
-        meant, _ = self.meant(written)
-        return meant if values.size(meant) else ""
+        meant, frame = self.meant(written)
+        if values.size(meant):
+            return meant
+        of, given = self.host.classes.read(meant)
+        arguments = [frame.value(argument) for argument in given]
+        if of is None or not all(arguments):
+            return ""
+        return f"{of.name}<{', '.join(arguments)}>" if arguments else of.name
 
     def meant(self, written: str) -> tuple[str, Frame]:
         """Return what a name stands for, through those who pass it, and the frame where that is written."""
@@ -110,16 +155,26 @@ class Frame:
             local = own and any(n == name and own.opened < at < frame.place for at, n, _ in frame.host.given)
             if outer is not None and not local:
                 plain, frame = inner.strip(), outer
-            elif (value := frame.known.get(name, "")) and value != name:
+            elif alias := frame.alias(name):
+                plain = alias
+            elif (value := frame.written.get(name, "")) and value != name:
                 plain = value.strip()
             else:
                 break
         return plain, frame
 
+    def alias(self, name: str) -> str:
+        """Return the type that a name was last made to stand for before this place, or ""."""
+        found = [
+            (at, meant) for at, alias, meant in self.host.classes.aliases if alias == name and meant != name
+        ]
+        before = [meant for at, meant in found if at < self.place or not self.place]
+        return next(reversed(before or [meant for _, meant in found]), "")
+
     def expression(self, written: str, kept: Collection[str]) -> Expr | None:
         """Return an integer expression in terms of the names `kept`, and of others that have no number."""
         with contextlib.suppress(ExprError, RecursionError):
-            plain = self._expanded(_plain(written), kept, _DEEPEST).replace("/", "//")
+            plain = self._expanded(self.plain(written), kept, _DEEPEST).replace("/", "//")
             return Expr.parse(" ".join(plain.split()))
         return None
 
@@ -130,7 +185,7 @@ class Frame:
             name = word[0]
             inner, outer = self.passed(name)
             inner, outer = (inner, outer) if outer else (self.known.get(name, ""), self)
-            plain = _plain(inner)
+            plain = outer.plain(inner)
             if plain and name not in kept and depth and re.fullmatch(r"[\w\s+*/()-]{1,300}", plain):
                 return f"({outer._expanded(plain, kept, depth - 1)})"
             number = None if name in kept else self.values.number(name)
@@ -144,6 +199,7 @@ class Host:
 
     def __init__(self, source: str) -> None:
         self.plain = text.blank(source)
+        self.classes = Classes(self.plain)
         self.functions = list(self._functions())
         self.given = values.given(self.plain)
         whole = values.outside(self.plain)
@@ -177,8 +233,25 @@ class Host:
             passed = text.split(self.plain[at.end() : closed])
             if self.function(at.start()) is None and not _initialises(self.plain[: at.start()]):
                 continue
-            given = dict(zip(function.template, text.split((at[2] or "")[1:-1]), strict=False))
-            yield at.start(), given | dict(zip(function.parameters, passed, strict=False))
+            own = [
+                n for n in function.template if not function.member_of or n not in function.member_of.template
+            ]
+            given = dict(zip(own, text.split((at[2] or "")[1:-1]), strict=False))
+            given |= self._of_class(function, at.start())
+            given |= dict(zip(function.parameters, passed, strict=False))
+            yield at.start(), _deduced(function, given) | given
+
+    def _of_class(self, function: Function, place: int) -> dict[str, str]:
+        """Return the template arguments of the class whose member is called there, ``Gemm<64>::run(...)``."""
+        of = function.member_of
+        if of is None or not of.template:
+            return {}
+        if of is self.classes.around(place):
+            return {name: name for name in of.template}
+        before = self.plain[max(0, place - _CALL) : place]
+        at = re.search(r"((?:\w+\s*::\s*)*\w+\s*(?:<[^;{}()]*>)?)\s*::\s*\Z", before)
+        meant, _ = Frame(host=self, place=place).meant(at[1]) if at else ("", None)
+        return dict(zip(of.template, self.classes.read(meant)[1], strict=False))
 
     def _functions(self) -> Iterator[Function]:
         for begin, opened, closed, _ in values.bodies(self.plain):
@@ -186,14 +259,16 @@ class Host:
             name, template = _NAMED.search(before), _TEMPLATE.search(before)
             if name is None or name[1] in _WORDS:
                 continue
-            end = text.closing(self.plain, begin)
+            end, of = text.closing(self.plain, begin), self.classes.around(begin)
             yield Function(
                 name=name[1],
                 begin=begin - len(before) + name.start(),
                 opened=opened,
                 closed=closed,
-                parameters=_defaults(self.plain[begin + 1 : end]),
-                template=_defaults(template[1]) if template else {},
+                parameters=defaults(self.plain[begin + 1 : end]),
+                template=dict(of.template if of else {}) | defaults(template[1] if template else ""),
+                member_of=of,
+                pointed=_pointed(self.plain[begin + 1 : end]),
             )
 
 
@@ -206,14 +281,23 @@ def _plain(written: str) -> str:
     return plain.replace("{", "(").replace("}", ")").replace("sizeof (", "sizeof(")
 
 
-def _defaults(written: str) -> dict[str, str]:
-    """Return the names of parameters with their defaults."""
-    found = {}
-    for n, part in enumerate(text.split(written)):
-        declared, _, default = part.partition("=")
-        words = _WORD.findall(re.sub(r"\[[^]]*\]", "", declared))
-        found[words[-1] if len(words) > 1 else f"#{n}"] = default.strip()
-    return found
+def _pointed(written: str) -> dict[str, str]:
+    """Return the types that parameters lead to by their names, ``T`` of ``const T* x``."""
+    found = (
+        re.fullmatch(r"(?:const\s+)?(\w+)\s*(?:const\s*)?\*\s*(?:const\s+)?(\w+)", p)
+        for p in text.split(written)
+    )
+    return {at[2]: at[1] for at in found if at}
+
+
+def _deduced(function: Function, given: Mapping[str, str]) -> dict[str, str]:
+    """Return template arguments that casts of what is passed tell: ``(half*)x`` for ``T* x``."""
+    casts = {
+        kind: re.match(r"(?:\w+_cast\s*<|\()\s*(?:const\s+)?([\w:]+)\s*(?:const\s*)?\*", given.get(name, ""))
+        for name, kind in function.pointed.items()
+        if kind in function.template
+    }
+    return {kind: cast[1] for kind, cast in casts.items() if cast}
 
 
 def _initialises(before: str) -> bool:
@@ -225,3 +309,19 @@ def _initialises(before: str) -> bool:
 def host(source: str) -> Host:
     """Return the host code of a text."""
     return Host(source)
+
+
+def members(source: str, kernel: str, types: Mapping[str, str]) -> dict[str, str]:
+    """Return the numbers that a kernel takes from classes, ``int kBlockM = T::kBlockM;``, by their names.
+
+    types: its template arguments
+    """
+    code, name = host(source), kernel.rpartition("::")[2]
+    function = next((f for f in code.functions if f.name == name), None)
+    if function is None:
+        return {}
+    outer = Frame(host=code, place=0)
+    frame = Frame(host=code, place=function.closed, function=function, outer=outer, given=types)
+    local = (n for at, n, value in code.given if function.opened < at < function.closed and "::" in value)
+    found = {n: frame.number(frame.known[n]) for n in local if n in frame.known}
+    return {n: str(number) for n, number in found.items() if number is not None}

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
-from harness.kernels.cpp.host import allocations, values
+from harness.kernels.cpp.host import allocations, frames, values
 
 _LAUNCH = re.compile(
     r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
@@ -135,8 +135,13 @@ def _launches(source: str) -> tuple[Launch, ...]:
     allocated = allocations.Allocated(plain, functions, given, known_at)
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
-    for place, name, template, passed, (grid, block, shared) in calls(plain):
+    for place, name, template, passed, launch in calls(plain):
         known = known_at(place)
+        grid, block, shared = launch
+        named = known.arguments(template, types | known.types) or not template
+        if not named or not known.dimensions(block):
+            frame, known = _of_callers(source, place, known)
+            grid, block, shared = map(frame.members, launch)
         held = {name: size for at, name, size in sizes if at < place}
         arguments = tuple(map(values.uncast, text.split(passed)))
         lengths = allocated.at(place, arguments)
@@ -163,6 +168,13 @@ def _launches(source: str) -> tuple[Launch, ...]:
             )
         )
     return tuple(found)
+
+
+def _of_callers(source: str, place: int, known: values.Values) -> tuple[frames.Frame, values.Values]:
+    """Return the first frame of a place, and what is known there of what is given to its templates."""
+    frame = frames.host(source).frames(place)[0]
+    own = frame.function.parameters if frame.function else ()
+    return frame, values.Values(known.texts | {n: v for n, v in frame.known.items() if n not in own})
 
 
 def _instance(plain: str, parameters: int) -> tuple[int, dict[str, str]]:

@@ -19,6 +19,12 @@ _ELEMENTS = {  # bytes of CUDA's element types
     "UINT8": 1, "UINT16": 2, "FLOAT16": 2, "BFLOAT16": 2, "FLOAT32": 4, "UINT32": 4, "INT32": 4,
     "FLOAT64": 8, "UINT64": 8, "INT64": 8, "FLOAT32_FTZ": 4, "TFLOAT32": 4, "TFLOAT32_FTZ": 4,
 }  # fmt: skip
+_TYPES = {  # of C++
+    **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "uint8_t", "int8_t"), "UINT8"),
+    **dict.fromkeys(("half", "__half"), "FLOAT16"),
+    **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), "BFLOAT16"),
+    **{"float": "FLOAT32", "double": "FLOAT64", "int": "INT32", "int32_t": "INT32", "uint32_t": "UINT32"},
+}
 _TYPE = re.compile(r"\bCU_TENSOR_MAP_DATA_TYPE_(\w+)")
 _CALL = re.compile(r"\b(?!if\b|while\b|switch\b)\w+\s*(\()")
 _ARGUMENTS = 12  # of cuTensorMapEncodeTiled
@@ -110,7 +116,7 @@ def _encoded(code: Host) -> Iterator[tuple[Frame, str, Encoded]]:
 def _read(frame: Frame, given: Sequence[str], kinds: set[str]) -> Encoded | None:
     """Return the tensor of a call in a frame. An extent that is no number is of some boxes."""
     element = _TYPE.search(_chosen(frame, given[_KIND]))
-    kind = element[1] if element else next(iter(kinds)) if len(kinds) == 1 else ""
+    kind = element[1] if element else next(iter(kinds)) if len(kinds) == 1 else _of_type(frame)
     box = [there.number(part) or 0 for there, part in _list(frame, given[_BOX])]
     rank = frame.number(given[_RANK]) or len(box)
     written = _list(frame, given[_EXTENTS])[:rank]
@@ -129,6 +135,13 @@ def _read(frame: Frame, given: Sequence[str], kinds: set[str]) -> Encoded | None
         swizzle=_swizzle(frame, given[_SWIZZLE]),
         written=tuple(written),
     )
+
+
+def _of_type(frame: Frame) -> str:
+    """Return the element type of the only type among what a function's template is given, or ""."""
+    own = frame.function
+    types = {frame.value(name) for name in (own.template if own else ())} & _TYPES.keys()
+    return _TYPES[types.pop()] if len(types) == 1 else ""
 
 
 def _chosen(frame: Frame, written: str) -> str:
@@ -172,6 +185,6 @@ def _list(frame: Frame, written: str) -> list[tuple[Frame, str]]:
     )
     given = [*re.finditer(listed, before)] or [*re.finditer(listed, frame.host.plain[: frame.place])]
     found = dict(enumerate(text.split(given[-1][1]))) if given else {}
-    for at in re.finditer(rf"\b{name}\s*\[\s*(\d)\s*\]\s*=(?!=)\s*([^;]+);", before):
+    for at in re.finditer(rf"\b{name}\s*\[\s*(\d)\s*\]\s*=(?!=)\s*([^;{{\s][^;]*);", before):
         found[int(at[1])] = at[2]
     return [(frame, found[n]) for n in range(len(found)) if n in found]

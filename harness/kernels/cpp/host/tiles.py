@@ -51,10 +51,10 @@ def sizes(
     return loops | found | {name: 2 * found[name] for name in wide}
 
 
-def grid(launched: launches.Launch | None, entry: text.Entry) -> tuple[Expr, ...]:
+def grid(launched: launches.Launch | None, entry: text.Entry, called: str) -> tuple[Expr, ...]:
     """Return the grid of a persistent kernel with tensor maps: that of its launch, or all multiprocessors.
 
-    Nothing is returned for another one.
+    Nothing is returned for another one. `called` is its body with what it calls.
     """
     sizes = [p for p in entry.parameters if not p.pointer and "int" in p.type]
     if launched is None or not sizes or all(p.type != "CUtensorMap" for p in entry.parameters):
@@ -64,7 +64,7 @@ def grid(launched: launches.Launch | None, entry: text.Entry) -> tuple[Expr, ...
         given = zip(entry.parameters, launched.numbers, strict=False)
         several = any(p in sizes and (n is None or n > 1) for p, n in given)
         return tuple(map(Expr.parse, launched.grid)) if small and several else ()
-    return (_SMS,) if re.search(r"\bgridDim\s*\.\s*x\b", entry.body) and not launched.blocks else ()
+    return (_SMS,) if re.search(r"\bgridDim\s*\.\s*x\b", called) and not launched.blocks else ()
 
 
 def _stages(entry: text.Entry, known: values.Values) -> int:

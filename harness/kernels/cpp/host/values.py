@@ -37,6 +37,7 @@ _FUNCTION = re.compile(
     r"\(((?:[^(){};]|\([^(){};]*\))*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]{0,2000})?\{"
 )
 _TEXTS = 64  # what is read of one, or of its headers, is asked for by each of its kernels
+_INSTANCE = re.compile(r"[\w:]+<[\w\s,:]+>")  # of a class, Traits<128, 64>
 _DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
 _BYTES = {
     **dict.fromkeys(("char", "unsigned char", "bool", "int8_t", "uint8_t"), 1),
@@ -346,5 +347,7 @@ class Values:
         if begun and types.get(name.strip()) == name.strip():
             inner = self.arguments(written[len(name) :].strip(), types)
             return inner and f"{name.strip()}{inner}"
+        if _INSTANCE.fullmatch(meant := self.texts.get(written, "")):
+            return meant
         number = None if written in types else self.number(written)
         return types.get(written, "") if number is None else str(number)
