@@ -19,6 +19,7 @@ from harness.kernels.expr import Expr, ExprError
 
 _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
+_PARTS = 4  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _MOST_THREADS, _WARP = 1024, 32
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
@@ -124,7 +125,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         one = launches.one_block(source, name)
         if one or (one is None and not _asks_its_block(source, entry)):
             grid = (Expr.parse(1),)
-    grid = grid or tiles.grid(launched, entry, calls.reached((source,), entry.body))
+    grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
@@ -221,9 +222,10 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
     sizes = {p.name for p in entry.parameters if not p.pointer}
     found = []
     try:
-        for axis, written in zip(
-            "xyz", launched.over([p.name for p in entry.parameters], launched.blocks), strict=False
-        ):
+        over = launched.over([p.name for p in entry.parameters], launched.blocks)
+        for axis, known in zip("xyz", over, strict=False):
+            parts = re.search(rf"\bgridDim\s*\.\s*{axis}\b", entry.body) and str(_PARTS)
+            written = known or parts or ""
             most = f"(({written}) <= {_ITEMS}) * ({written}) + (({written}) > {_ITEMS}) * {_ITEMS}"
             blocks = most if axis in entry.items else written
             found.append(Expr.parse(f"({blocks}) + (({blocks}) < 1) * (1 - ({blocks}))"))

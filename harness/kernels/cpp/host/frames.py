@@ -76,8 +76,8 @@ class Frame:
                 found[name] = value
                 if size := values.size(value):
                     found[values.SIZEOF + name] = str(size)
-        local = {n: value for at, n, value in self.host.given if own.opened < at < self.place and value}
-        return found | local
+        local = {n: value for at, n, value in self.host.given if own.opened < at < self.place}
+        return {n: value for n, value in (found | local).items() if value}
 
     @functools.cached_property
     def known(self) -> dict[str, str]:
@@ -208,6 +208,10 @@ class Host:
     def function(self, place: int) -> Function | None:
         """Return the function that a place is in."""
         return next((f for f in self.functions if f.opened < place < f.closed), None)
+
+    def place(self, line: int) -> int:
+        """Return the place of the last character of a line."""
+        return sum(len(one) + 1 for one in self.plain.split("\n")[:line]) - 1
 
     def frames(self, place: int, depth: int = _DEEPEST) -> list[Frame]:
         """Return the frames of a place: one for each way in which calls lead there."""

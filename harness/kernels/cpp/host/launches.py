@@ -174,7 +174,8 @@ def _of_callers(source: str, place: int, known: values.Values) -> tuple[frames.F
     """Return the first frame of a place, and what is known there of what is given to its templates."""
     frame = frames.host(source).frames(place)[0]
     own = frame.function.parameters if frame.function else ()
-    return frame, values.Values(known.texts | {n: v for n, v in frame.known.items() if n not in own})
+    told = {n: v for n, v in frame.known.items() if n not in own and known.texts.get(n) != ""}
+    return frame, values.Values(known.texts | told)
 
 
 def _instance(plain: str, parameters: int) -> tuple[int, dict[str, str]]:

@@ -76,7 +76,7 @@ def of(source: str, entry: text.Entry, name: str, members: Sequence[str] = ()) -
     made = list(_encoded(code))
     passed = Passed(code, [(frame, given) for frame, given, _ in made])
     launched = launches.of(source, name)
-    around = code.function(_place(code.plain, launched.line)) if launched else None
+    around = code.function(code.place(launched.line)) if launched else None
     found = dict[str, Encoded]()
     arguments = {p.name: a for p, a in zip(entry.parameters, launches.passed(launched, entry), strict=True)}
     for one in wanted:
@@ -93,11 +93,6 @@ def of(source: str, entry: text.Entry, name: str, members: Sequence[str] = ()) -
 def longest(maps: Mapping[str, Encoded]) -> int:
     """Return the longest extent of some tensors; 1024 of none."""
     return max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
-
-
-def _place(plain: str, line: int) -> int:
-    """Return the place of the last character of a line."""
-    return sum(len(one) + 1 for one in plain.split("\n")[:line]) - 1
 
 
 def _encoded(code: Host) -> Iterator[tuple[Frame, str, Encoded]]:

@@ -21,7 +21,8 @@ _USUAL, _DEEPEST = 3, 12  # stages of a pipeline, where the text does not say, a
 _TILES, _WIDE = 4, 256  # boxes along a size that the grid is over, and elements where these are more
 _MOST = 2**17  # threads of a persistent kernel's launch
 _LONG = 2**16  # a size for which an extent is computed
-_SMS = Expr.parse("SMS")  # multiprocessors
+_SMS = 4  # multiprocessors that the emulator has
+_COUNTED = re.compile(r"[mM]ultiProcessorCount|\bnum_sms\b")
 
 
 def sizes(
@@ -51,10 +52,10 @@ def sizes(
     return loops | found | {name: 2 * found[name] for name in wide}
 
 
-def grid(launched: launches.Launch | None, entry: text.Entry, called: str) -> tuple[Expr, ...]:
-    """Return the grid of a persistent kernel with tensor maps: that of its launch, or all multiprocessors.
+def grid(launched: launches.Launch | None, entry: text.Entry, source: str, called: str) -> tuple[Expr, ...]:
+    """Return the grid of a persistent kernel with tensor maps: that of its launch, or some multiprocessors.
 
-    Nothing is returned for another one. `called` is its body with what it calls.
+    Nothing is returned for another one. `called` is its body with what it calls, and `source` the file.
     """
     sizes = [p for p in entry.parameters if not p.pointer and "int" in p.type]
     if launched is None or not sizes or all(p.type != "CUtensorMap" for p in entry.parameters):
@@ -64,7 +65,9 @@ def grid(launched: launches.Launch | None, entry: text.Entry, called: str) -> tu
         given = zip(entry.parameters, launched.numbers, strict=False)
         several = any(p in sizes and (n is None or n > 1) for p, n in given)
         return tuple(map(Expr.parse, launched.grid)) if small and several else ()
-    return (_SMS,) if re.search(r"\bgridDim\s*\.\s*x\b", called) and not launched.blocks else ()
+    persistent = re.search(r"\bgridDim\s*\.\s*x\b", called) or _COUNTED.search(source)
+    cluster = math.prod(launches.cluster(source, entry.name))
+    return (Expr.parse(_SMS * cluster),) if persistent and not launched.blocks else ()
 
 
 def _stages(entry: text.Entry, known: values.Values) -> int:
@@ -81,17 +84,32 @@ def _boxes(
 
     That is what a launch passes of the names that the extents depend on, or has such a name.
     """
-    called = {p.name: p.name for p in entry.parameters if not p.pointer}
-    given = zip(entry.parameters, launches.passed(launched, entry), strict=True)
-    called |= {p.name: values.uncast(argument) for p, argument in given if p.name in called and argument}
+    passed = launches.passed(launched, entry)
+    sizes = {p.name: argument or p.name for p, argument in zip(entry.parameters, passed, strict=True)}
+    sizes = {p.name: sizes[p.name] for p in entry.parameters if not p.pointer and p.type != "CUtensorMap"}
+    kept = {word for written in (*sizes, *sizes.values()) for word in re.findall(r"[A-Za-z_]\w*", written)}
     found: dict[str, list[int]] = {}
     for encoded in maps.values():
-        for (frame, written), box in zip(encoded.written, encoded.box, strict=True):
-            if (length := frame.expression(written, {*called, *called.values()})) is None:
-                continue
-            for name in (n for n, a in called.items() if {a, n} & length.names):
-                ones = dict.fromkeys(length.names, 1)
-                with contextlib.suppress(ExprError):  # K / 64 boxes of one are 64 of K
-                    extent = length(ones | {n: _LONG for n in (called[name], name) if n in ones})
-                    found.setdefault(name, []).append(max(1, round(box * _LONG / max(extent, 1))))
+        for (own, written), box in zip(encoded.written, encoded.box, strict=True):
+            length = own.expression(written, kept)
+            there = own.host.frames(own.host.place(launched.line) if launched else 0)[0]
+            for name, argument in sizes.items() if length else ():
+                for one in (argument, name):
+                    size = there.expression(one, kept)
+                    if size and length and (units := _units(length, size)):
+                        found.setdefault(name, []).append(max(1, round(box * units)))
+                        break
     return found
+
+
+def _units(length: Expr, size: Expr) -> float:
+    """Return how much of a size there is for each element of an extent: 0 where it does not depend on it.
+
+    Of an extent of K / 64 it is 64 of K, and where rows / 16 is the size, 1/16 for each of the rows.
+    """
+    for name in sorted(length.names & size.names):
+        with contextlib.suppress(ExprError):
+            extent, whole = (e(dict.fromkeys(e.names, 1) | {name: _LONG}) for e in (length, size))
+            if extent > 1 and whole > 1:
+                return whole / extent
+    return 0

@@ -11,6 +11,7 @@ from harness.kernels.expr import Expr, ExprError
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
+_ASKED = re.compile(r"\bcu(?:da)?(?:Device|Func|Get|Occupancy)\w*\s*\(\s*&\s*(\w+)")  # of the GPU at hand
 _DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
 _BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")
 _VECTORS = re.compile(r"\b(?:vector|(?:device|host)_vector)\s*<[\w\s:]+>\s+([^;]{1,300});")
@@ -105,6 +106,7 @@ def vectors(plain: str) -> Iterator[tuple[int, str, str]]:
 def given(plain: str) -> list[tuple[int, str, str]]:
     """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
     given = [(at.start(), at[1], value_at(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
+    given += [(at.start(), at[1], "") for at in _ASKED.finditer(plain)]
     given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
     given += [(place, f"{name}_size__", number) for place, name, number in vectors(plain)]
     for at in _ALIAS.finditer(plain):
@@ -227,14 +229,14 @@ class Values:
     def expressions(self, written: str, arguments: Mapping[str, str]) -> tuple[str, ...]:
         """Return one to three dimensions as expressions over arguments, by their other names.
 
-        None are returned where further names are left.
+        None are returned where further names are left; one of several dimensions that has such is "".
         ``n / 256`` is rounded up: host code that leaves the rest out has sizes without one.
         """
         made = _MADE.match(self.texts.get(written.strip(), written).strip())
         parts = [self._expanded(p, arguments, _DEEPEST) for p in (text.split(made[1]) if made else [written])]
-        if None in parts or len(parts) > 3:
+        if not any(parts) or len(parts) > 3:
             return ()
-        return tuple(_WORD.sub(lambda word: arguments.get(word[0], word[0]), p) for p in parts if p)
+        return tuple(_WORD.sub(lambda word: arguments.get(word[0], word[0]), p or "") for p in parts)
 
     def called(self, arguments: Collection[str]) -> dict[str, str]:
         """Return which argument a name is, by its own and by the one it was given: ``WIDTH`` of a width."""
