@@ -23,6 +23,8 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     "long": "int64", "long long": "int64", "size_t": "uint64", "uint": "uint32", "uchar": "uint8",
     "ushort": "uint16", "half2": "float16x2", "__half2": "float16x2", "void": "uint8",
     "__nv_bfloat162": "bfloat16x2", "nv_bfloat162": "bfloat16x2", "dim3": "uint32x3",
+    **dict.fromkeys(("at::Half", "c10::Half", "torch::Half"), "float16"),
+    **dict.fromkeys(("at::BFloat16", "c10::BFloat16", "torch::BFloat16"), "bfloat16"),
     **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"u_int{bits}_t": f"uint{bits}" for bits in (8, 16, 32, 64)}, "uintptr_t": "uint64",
     "cuComplex": "float32x2", "cuFloatComplex": "float32x2", "cufftComplex": "float32x2",

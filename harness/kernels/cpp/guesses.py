@@ -19,7 +19,7 @@ from harness.kernels.expr import Expr, ExprError
 
 _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
-_PARTS = 4  # blocks along an axis of which the kernel asks how many there are, and host code does not say
+_PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _MOST_THREADS, _WARP = 1024, 32
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
@@ -75,6 +75,7 @@ def instance(entry: text.Entry, given: Sequence[str] = (), types: Mapping[str, s
         name = parameter.split()[-1]
         named = parameter.startswith(("typename", "class")) and name in elements
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
+        number = "int" if number and launches.INDEX.search(name) else number
         threads = _THREADS.fullmatch(name) and str(entry.block[0])
         known = (types or {}).get(name) or default or number or threads
         found.append(known or ("false" if parameter.startswith("bool ") else ""))

@@ -161,9 +161,11 @@ def apart(body: str, name: str, pointers: Sequence[str]) -> bool:
         return False
     added = "|".join(map(re.escape, pointers)) or r"(?!)"
     indices = [index for index in re.findall(r"\[([^][;]*)\]", body) if re.search(factor, index)]
+    placed = re.findall(rf"(\w+)\s*=(?!=)\s*([^;=,]*?{factor}[^;=,]*)", body)
     return bool(
         re.search(rf"\b(?:{added})\s*\+\s*[^;,=]*?{factor}", body)
         or (indices and all(index.count("*") > 1 for index in indices))
+        or any(n.count("*") > 1 and re.search(rf"\b(?:{added})\s*\+\s*{at}\b", body) for at, n in placed)
     )
 
 

@@ -14,30 +14,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
-from harness.kernels.cpp.host import allocations, frames, values
+from harness.kernels.cpp.host import allocations, calling, frames, values
 
-_LAUNCH = re.compile(
-    r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
-)
-_CONFIGURED = re.compile(
-    r"\bcudaLaunchKernelEx\s*\(\s*&?\s*(\w+)\s*,\s*&?([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,300}?>)?"
-    r"\s*,?([^;{}]{0,500}?)\)\s*[;)]"
-)
 _BY_CONFIGURATION = re.compile(r"cudaLaunchKernelEx")
-_LISTED = re.compile(r"\bcudaLaunch(?:Cooperative)?Kernel(ExC)?\s*(\()")
-_FUNCTION = re.compile(
-    r"(?:\([^()]*\)|\w+_cast\s*<[^<>]*>\s*\()?\s*&?\s*([A-Za-z_][\w:]*)\s*(<[^;{}()]*>)?\s*\)?", re.DOTALL
-)
 _CLUSTER_DIMS = re.compile(
     r"\b__cluster_dims__\s*\(([^()]*)\)\s*(?:(?:__launch_bounds__\s*\([^()]*\)|\w+)\s+)*?"
     r"(?!__launch_bounds__)(\w+)\s*\("
 )
 _EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
 _PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
+_SUMS = re.compile(  # of PyTorch: the type that sums of scalar_t have
+    r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?(?:\w+\s*::\s*)*(?:opmath_type|acc_type|OpMathType|AccumulateType)\s*<"
+)
+_DECLTYPE = re.compile(r"\bdecltype\s*\(\s*(\w+)\s*\)")
+INDEX = re.compile(r"(?i:index|idx|offset)")  # of a template's parameter: integers
 _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
 _DECLARED = re.compile(r"[\w*&>]\s+[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
-_ARGUMENTS = re.compile(r"\s*\(((?:[^;{}]|\{(?:[^;{}]|\{[^;{}]{0,100}\}){0,200}\}){0,500}?)\)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LOOP = re.compile(r"\bfor\s*(\()\s*(?:[A-Za-z_][\w:]*\s+){0,3}(\w+)\s*=\s*([^;=]{1,100});")
 _BRACED = re.compile(r"\)\s*\{")
@@ -46,7 +39,6 @@ _HEAD = 300  # characters of what stands before a function's parameters
 _LARGEST_CLUSTER = 16
 _MOST = 1024  # threads of a block
 _KEPT = 8
-Called = tuple[int, str, str, str, tuple[str, str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,10 +127,11 @@ def _launches(source: str) -> tuple[Launch, ...]:
     allocated = allocations.Allocated(plain, functions, given, known_at)
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
-    for place, name, template, passed, launch in calls(plain):
+    for place, name, template, passed, launch in calling.calls(plain):
         known = known_at(place)
         grid, block, shared = launch
-        named = known.arguments(template, types | known.types) or not template
+        instance = _DECLTYPE.sub(functools.partial(_declared, plain[:place]), template)
+        named = known.arguments(instance, types | known.types) or not instance
         if not named or not known.dimensions(block):
             frame, known = _of_callers(source, place, known)
             grid, block, shared = map(frame.members, launch)
@@ -153,7 +146,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
         }
         found.append(
             Launch(
-                entry=name + known.arguments(template, types | known.types),
+                entry=name + known.arguments(instance, types | known.types),
                 line=plain.count("\n", 0, place) + 1,
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
@@ -168,6 +161,13 @@ def _launches(source: str) -> tuple[Launch, ...]:
             )
         )
     return tuple(found)
+
+
+def _declared(before: str, decltype: re.Match[str]) -> str:
+    """Return the type that a variable was last declared with; the text itself where that is not known."""
+    declared = rf"([A-Za-z_][\w:]*(?:\s*<[^;(){{}}]*>)?)\s+{decltype[1]}\s*[;({{=]"
+    found = [kind for kind in re.findall(declared, before) if kind not in ("auto", "return")]
+    return found[-1] if found else decltype[0]
 
 
 def _of_callers(source: str, place: int, known: values.Values) -> tuple[frames.Frame, values.Values]:
@@ -194,7 +194,8 @@ def _instance(plain: str, parameters: int) -> tuple[int, dict[str, str]]:
 def given_types(plain: str) -> dict[str, str]:
     """Return what template arguments of a blank text mean: its classes, and what templates are given."""
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
-    return {name: name for name in _classes(plain)} | dict.fromkeys(_PARAMETER.findall(plain), explicit)
+    numbers = {name: "int" if INDEX.search(name) else explicit for name in _PARAMETER.findall(plain)}
+    return {name: name for name in _classes(plain)} | dict.fromkeys(_SUMS.findall(plain), explicit) | numbers
 
 
 def _classes(plain: str) -> Iterator[str]:
@@ -207,72 +208,6 @@ def _classes(plain: str) -> Iterator[str]:
             yield at[1] or at[2]
 
 
-def calls(plain: str) -> list[Called]:
-    """Return (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
-    found = list[Called]()
-    for at in _LAUNCH.finditer(plain):
-        grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
-        passed = _ARGUMENTS.match(plain, at.end())
-        kernel = _pointed(plain[: at.start()], at[1], at[2] or "")
-        found.append((at.start(), *kernel, passed[1] if passed else "", (grid, block, shared)))
-    for at in _CONFIGURED.finditer(plain):
-        before = plain[: at.start()]
-        kernel = _pointed(before, at[2], at[3] or "")
-        found.append((at.start(), *kernel, at[4], _configured(before, at[1])))
-    for at in _LISTED.finditer(plain):
-        given = text.split(plain[at.end() : text.closing(plain, at.start(2))])
-        before = plain[: at.start()]
-        if len(given) == 3 and at[1]:  # cudaLaunchKernelExC(&config, (void*)k, arguments)
-            launch, function, listed = _configured(before, given[0].strip("& ")), given[1], given[2]
-        elif len(given) > 3 and not at[1]:
-            launch, function, listed = (given[1], given[2], (*given, "0")[4]), given[0], given[3]
-        else:
-            continue
-        if named := _FUNCTION.fullmatch(function):
-            kernel, arguments = _pointed(before, named[1], named[2] or ""), _listed(before, listed)
-            found.append((at.start(), *kernel, arguments, launch))
-    return sorted(found)
-
-
-def _configured(before: str, name: str) -> tuple[str, str, str]:
-    """Return the grid, block and shared memory of a ``cudaLaunchConfig_t`` at the end of a text."""
-    members = ("gridDim", "blockDim", "dynamicSmemBytes")
-    listed = re.findall(rf"\b{name}\s*=?\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}", before)
-    parts = text.split(listed[-1]) if listed else []
-    named = {at[1]: at[2] for part in parts if (at := re.match(r"\.\s*(\w+)\s*=?\s*(.*)", part, re.DOTALL))}
-    begun = named or dict(zip(members, parts, strict=False))
-    grid, block, shared = (
-        _last(before, rf"\b{name}\s*\.\s*{member}") or begun.get(member, "") for member in members
-    )
-    return grid, block, shared
-
-
-def _pointed(before: str, name: str, template: str) -> tuple[str, str]:
-    """Return the kernel and its template arguments that a name means: ``auto kernel = &k<64>;``."""
-    given = (
-        re.findall(rf"\b{name}(?:\s*\)\s*\([^;{{}}()]*\))?\s*=(?!=)([^;{{}}]*);", before)
-        if not template
-        else []
-    )
-    value = "".join(given[-1:])
-    chosen = re.sub(r"\A[^?]*\?\s*([^:?]*(?:::[^:?]*)*):(?!:).*", r"\1", value, flags=re.DOTALL).strip()
-    function = _FUNCTION.fullmatch(chosen)
-    return (function[1], function[2] or "") if function else (name, template)
-
-
-def _listed(before: str, written: str) -> str:
-    """Return the arguments of a list of their addresses, ``void* args[] = {&x, &n};``."""
-    lists = re.findall(rf"\b{re.escape(written)}\s*\[[^]]*\]\s*=?\s*\{{([^{{}}]*)\}}", before)
-    given = text.split(lists[-1]) if lists else []
-    return ", ".join(re.sub(r"\A(?:\([\w\s*]+\)|&|\s)+", "", part) for part in given)
-
-
-def _last(plain: str, name: str) -> str:
-    """Return what a text assigns last to a name, a pattern; "" for one that it never gives a value."""
-    found = [at.end() for at in re.finditer(rf"{name}\s*=(?!=)", plain)]
-    return values.value_at(plain, found[-1]) if found else ""
-
-
 def cluster(source: str, entry: str) -> tuple[int, int, int]:
     """Return the blocks of a cluster of the kernel `entry`, 1s if it has none or their number is not known.
 
@@ -283,11 +218,11 @@ def cluster(source: str, entry: str) -> tuple[int, int, int]:
     if "<" in entry and (template := text.find(text.entries(source), entry)):
         known = values.Values(known.texts | template.types(entry))
     written = next((text.split(at[1]) for at in _CLUSTER_DIMS.finditer(plain) if at[2] == name), [])
-    for place, kernel, *_ in calls(plain):
+    for place, kernel, *_ in calling.calls(plain):
         if written or kernel.rpartition("::")[2] != name or not _BY_CONFIGURATION.match(plain, place):
             continue
         before = plain[:place]
-        written = [_last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
+        written = [calling.last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
         for listed in re.findall(r"\bclusterDim\s*=?\s*\{([^{}]*)\}", before)[-1:]:
             written = text.split(re.sub(r"\.\s*[xyz]\s*=?", "", listed))
     x, y, z = (*(known.number(part) for part in written), 1, 1, 1)[:3]

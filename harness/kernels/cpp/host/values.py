@@ -37,9 +37,7 @@ _DIVISION = re.compile(r"(\w+)\s*/\s*(\w+|\([^()]*\))")
 _FUNCTION = re.compile(
     r"\(((?:[^(){};]|\([^(){};]*\))*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]{0,2000})?\{"
 )
-_TEXTS = 64  # what is read of one, or of its headers, is asked for by each of its kernels
-_INSTANCE = re.compile(r"[\w:]+<[\w\s,:]+>")  # of a class, Traits<128, 64>
-_DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
+_TEXTS, _DEEPEST, _LONGEST = 64, 8, 300  # texts that are kept, names in each other, characters of expressions
 _BYTES = {
     **dict.fromkeys(("char", "unsigned char", "bool", "int8_t", "uint8_t"), 1),
     **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8_storage_t"), 1),
@@ -61,6 +59,7 @@ TYPE = re.compile(
     r"(?:unsigned )?(?:float|double|int|char|short|long|bool|(?:__)?half2?|(?:__)?nv_bfloat162?|u?int\d+_t"
     r"|float[234])|unsigned"
 )
+_INSTANCE = re.compile(rf"[\w:]+<(?:(?:\d+|{TYPE.pattern})[\s,]*)+>")
 
 
 def constants(texts: Sequence[str], own: Collection[str], arguments: Mapping[str, str]) -> Values:
@@ -249,14 +248,9 @@ class Values:
 
     def derived(self, written: str, arguments: Sequence[str]) -> str:
         """Return one of some arguments in terms of the others, "" where it does not follow from them."""
-        others = {name: name for name in arguments if name != written and name.isidentifier()}
-        meant = self.texts.get(written, "") if written.isidentifier() else written
-        found = self._expanded(meant, others, _DEEPEST, up=False) or ""
-        return (
-            found
-            if re.search(r"[-+*/]", found) and not others.keys().isdisjoint(_WORD.findall(found))
-            else ""
-        )
+        others = {name for name in arguments if name != written and name.isidentifier()}
+        found = self._expanded(self.texts.get(written, written), others, _DEEPEST, up=False) or ""
+        return found if re.search(r"[-+*/]", found) and not others.isdisjoint(_WORD.findall(found)) else ""
 
     def length(self, written: str, arguments: Mapping[str, str]) -> str:
         """Return bytes as an expression over arguments, by their other names, and sizes of types.
@@ -349,7 +343,8 @@ class Values:
         if begun and types.get(name.strip()) == name.strip():
             inner = self.arguments(written[len(name) :].strip(), types)
             return inner and f"{name.strip()}{inner}"
-        if _INSTANCE.fullmatch(meant := self.texts.get(written, "")):
-            return meant
         number = None if written in types else self.number(written)
-        return types.get(written, "") if number is None else str(number)
+        if number is not None:
+            return str(number)
+        meant = self.texts.get(written, "")  # Traits<128, 64>, where those who call say so
+        return types.get(written, "") or (meant if _INSTANCE.fullmatch(meant) else "")
