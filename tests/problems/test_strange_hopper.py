@@ -20,7 +20,7 @@ SAID = {  # of sizes, grids and clusters
     "adam": "--block 512,1,1",
     "attention": "--grid 2,4,1 --block 384,1,1",
     "decode": "-a k=1048576 -a v=1048576",
-    "device_maps": "--grid 32,1,1 --block 128,1,1 -a C=131072 -a tensorMapA=65536 -a tensorMapB=65536 -a M=256 -a N=512 -a K=320",
+    "device_maps": "-a tensorMapA=65536 -a tensorMapB=65536 -a M=256 -a N=512 -a K=320",
     "distances": "-a out.0=50 -a out.1=55",
     "elementwise": "-a n=1000",
     "fp8": "--grid 4,1,1 --block 256,1,1",
@@ -40,7 +40,7 @@ SAID = {  # of sizes, grids and clusters
     "tf32": "--grid 4,4,1 --block 256,1,1",
     "tickets": "--grid 4,1,1 --block 160,1,1",
 }
-QUICK = ("halves", "histogram", "params", "queue", "rotary")
+QUICK = ("halves", "histogram", "queue")
 needs_cccl = pytest.mark.skipif(
     not any((folder / "cuda/barrier").is_file() for folder in includes.libraries()), reason="needs CCCL"
 )
