@@ -82,6 +82,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     from_host = allocated.lengths(launched, entry, types, whole)
     usual |= shaped.totals(whole, {}, fixed | usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
+    usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
     usual |= _computed(derived, fixed | usual) | allocated.rooms(entry, usual, types, from_host)
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
@@ -121,7 +122,6 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-axes:])
 
     counted = parameters.counted({})
-    first = {n: x for n, x in {**counted, **scalars}.items() if n == shaped.called(n)}
     guarded, called = map(pictures.plain, (entry.body, calls.reached(texts, entry.body)))
     others = (
         shaped.ragged(whole, fixed | usual, called)
@@ -136,7 +136,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     )
     attributes = {
         "__doc__": "Guessed arguments.",
-        "axes": first,
+        "axes": {n: x for n, x in {**counted, **scalars}.items() if n == shaped.called(n)},
         **parameters.written(counted),
         "verify_axes": ({}, *others),
         "unverified": True,
@@ -232,13 +232,19 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
 def _maps(kernel: Kernel, host: str, entry: text.Entry, texts: Sequence[str]) -> dict[str, tensors.Encoded]:
     """Return the tensor maps of a kernel as host code encodes them, also of structs by value.
 
-    Raises UsageError for one in a struct of which nothing is known.
+    Raises UsageError for one in a struct of which nothing is known, and for one in a variable.
     """
     known, inside = entry.types(kernel.entry), dict[str, text.Parameter]()
     for p in (p for p in entry.parameters if not p.pointer and any(elements.MAP in t for t in texts)):
         kind = elements.of(_meant(p, known, texts).type, texts)
         inside |= {f"{p.name}{path}": p for path, _ in elements.maps(kind or ("int", 1))}
     found = tensors.of(host, entry, kernel.entry, [*inside])
+    if variable := next(tensors.variables(texts, calls.reached(tuple(texts), entry.body)), None):
+        raise UsageError(
+            f"{variable}, which {kernel.name} reads, is a CUtensorMap that the host copies to a variable",
+            where=str(kernel.path),
+            hint="pass it as a parameter, const __grid_constant__ CUtensorMap, and its box is read",
+        )
     if unknown := next((name for name in inside if name not in found), None):
         raise UsageError(
             f"{unknown} of {kernel.name} is a CUtensorMap, for which no value can be guessed",

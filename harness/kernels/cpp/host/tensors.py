@@ -27,6 +27,7 @@ _TYPES = {  # of C++
 }
 _TYPE = re.compile(r"\bCU_TENSOR_MAP_DATA_TYPE_(\w+)")
 _CALL = re.compile(r"\b(?!if\b|while\b|switch\b)\w+\s*(\()")
+_VARIABLE = re.compile(r"\b__(?:constant|device)__\s+(?:static\s+|const\s+)*CUtensorMap\s+(\w+)\s*[;\[{=]")
 _ARGUMENTS = 12  # of cuTensorMapEncodeTiled
 _NAME, _KIND, _RANK, _EXTENTS, _BOX, _SWIZZLE = 0, 1, 2, 4, 6, 9  # which of them these are
 _BOXES = 4  # along an extent: a longer tensor is cut
@@ -88,6 +89,14 @@ def of(source: str, entry: text.Entry, name: str, members: Sequence[str] = ()) -
     if len({(e.element, e.extents, e.box, e.swizzle) for e in distinct}) == 1 and not found:
         return dict.fromkeys(wanted, distinct[0])
     return found | (dict(zip(missing, distinct, strict=True)) if len(missing) == len(distinct) else {})
+
+
+def variables(texts: Sequence[str], called: str) -> Iterator[str]:
+    """Yield the tensor maps among variables that a kernel reads, ``__constant__ CUtensorMap map;``."""
+    for one in texts:
+        for name in _VARIABLE.findall(one):
+            if re.search(rf"\b{name}\b", called):
+                yield name
 
 
 def longest(maps: Mapping[str, Encoded]) -> int:

@@ -52,6 +52,23 @@ def sizes(
     return loops | found | {name: 2 * found[name] for name in wide}
 
 
+def several(
+    usual: Mapping[str, int], grid: Sequence[Expr], cluster: Sequence[int], fixed: Mapping[str, int]
+) -> dict[str, int]:
+    """Return sizes of a kernel with clusters that fill two of them along each axis: one may have idle blocks.
+
+    Sizes are doubled that the grid along this axis alone depends on, and that are not `fixed`.
+    """
+    found = dict(usual)
+    for along, blocks in zip(grid, cluster, strict=False):
+        names = along.names - fixed.keys()
+        for _ in range(_DEEPEST if blocks > 1 and len(names) == 1 and names <= found.keys() else 0):
+            with contextlib.suppress(ExprError):
+                if along({**fixed, **found}) < 2 * blocks:
+                    found |= {name: 2 * found[name] for name in names}
+    return found
+
+
 def grid(launched: launches.Launch | None, entry: text.Entry, source: str, called: str) -> tuple[Expr, ...]:
     """Return the grid of a persistent kernel with tensor maps: that of its launch, or some multiprocessors.
 
