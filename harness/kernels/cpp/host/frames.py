@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from harness.kernels import text
 from harness.kernels.cpp.host import values
-from harness.kernels.cpp.host.classes import Class, Classes, defaults
+from harness.kernels.cpp.host.classes import Class, Classes, Function, deduced, defaults, pointed
 from harness.kernels.expr import Expr, ExprError
 
 _NAMED = re.compile(r"(\w+)\s*\Z")
@@ -25,28 +25,11 @@ _INTEGER = r"(?:const\s+)?(?:(?:cu)?u?int(?:32|64)_t|(?:unsigned|int|long)(?:\s+
 _MEMBER = re.compile(
     r"\b((?:[A-Za-z_]\w*\s*::\s*)*[A-Za-z_]\w*(?:\s*<[^;{}()<>]*>)?)\s*::\s*(\w+)\b(?!\s*[(<:])"
 )
+_VARIABLE = re.compile(r"\s*,?\s*\w+\s*[({]")
 _WORDS = frozenset(("if", "for", "while", "switch", "catch", "return", "sizeof", "defined"))
 _HEAD, _CALL = 400, 300  # characters before the parameters of a function, and of template arguments
 _KEPT, _DEEPEST, _MOST = 4, 5, 64  # texts, calls in each other, and frames of one place
 _NAMES = 8  # that mean each other
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Function:
-    """A function of a text: where its head begins, its braces, and what it is given.
-
-    `parameters` and `template` have the defaults by name, "" without one, in their order; the latter begin
-    with those of the class that it is a member of. `pointed` has the types that parameters lead to.
-    """
-
-    name: str
-    begin: int
-    opened: int
-    closed: int
-    parameters: Mapping[str, str]
-    template: Mapping[str, str]
-    member_of: Class | None = None
-    pointed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +107,21 @@ class Frame:
         of, given = self.host.classes.read(meant)
         if of is None or at[2] not in of.given:
             return at[0]
-        known = {n: frame.value(a) for n, a in zip(of.template, given, strict=False)}
+        try:
+            known = {n: frame.value(a, plainly=True) for n, a in zip(of.template, given, strict=False)}
+        except RecursionError:  # a class that is given itself
+            return at[0]
         known |= {n: default for n, default in of.template.items() if n not in known}
         number = values.Values({**self.host.outside, **of.given, **known}).number(of.given[at[2]])
         return at[0] if number is None else str(number)
 
-    def value(self, written: str) -> str:
-        """Return a number, or the type that is meant, as text; "" for what is neither."""
-        if (number := self.number(written)) is not None:
+    def value(self, written: str, *, plainly: bool = False) -> str:
+        """Return a number, or the type that is meant, as text; "" for what is neither.
+
+        What is asked for `plainly` depends on no name that stands for a member of a class.
+        """
+        known = values.Values(self.written) if plainly else self.values
+        if (number := known.number(self.plain(written))) is not None:
             return str(number)
         meant, frame = self.meant(written)
         if values.size(meant):
@@ -228,7 +218,13 @@ class Host:
         return found[:_MOST] or [Frame(host=self, place=place, function=function)]
 
     def calls(self, function: Function) -> Iterator[tuple[int, dict[str, str]]]:
-        """Yield (place, what is given by name) for the calls of a function, but for its declarations."""
+        """Yield (place, what is given by name) for the calls of a function, but for its declarations.
+
+        Those of a constructor are the variables that it makes: the place is behind their names.
+        """
+        if function.makes:
+            yield from self._made(function)
+            return
         pattern = rf"(?<![\w.])({re.escape(function.name)})\s*(<[^;{{}}()]{{0,{_CALL}}}>)?\s*(\()"
         for at in re.finditer(pattern, self.plain):
             closed = text.closing(self.plain, at.start(3))
@@ -243,7 +239,26 @@ class Host:
             given = dict(zip(own, text.split((at[2] or "")[1:-1]), strict=False))
             given |= self._of_class(function, at.start())
             given |= dict(zip(function.parameters, passed, strict=False))
-            yield at.start(), _deduced(function, given) | given
+            yield at.start(), deduced(function, given) | given
+
+    def _made(self, function: Function) -> Iterator[tuple[int, dict[str, str]]]:
+        """Yield (place, what is given by name) for the variables of a class, ``Map map(x, 64), y{z};``."""
+        of = function.member_of
+        names = {function.name} | {name for _, name, meant in self.classes.aliases if self._of(meant) is of}
+        named = rf"(?:\w+\s*::\s*)*(?:{'|'.join(map(re.escape, names))})(?:\s*<[^;{{}}()]*>)?"
+        pattern = rf"(?<![\w.])({named})\s+(?=\w+\s*[({{])"
+        for at in re.finditer(pattern, self.plain):
+            meant, _ = Frame(host=self, place=at.start()).meant(at[1].rpartition("::")[2])
+            given = dict(zip(function.template, self.classes.read(meant)[1], strict=False))
+            place = at.end()
+            while one := _VARIABLE.match(self.plain, place):
+                closed = text.closing(self.plain, one.end() - 1)
+                passed = text.split(self.plain[one.end() : closed])
+                yield one.end() - 1, given | dict(zip(function.parameters, passed, strict=False))
+                place = closed + 1
+
+    def _of(self, written: str) -> Class | None:
+        return self.classes.read(written)[0]
 
     def _of_class(self, function: Function, place: int) -> dict[str, str]:
         """Return the template arguments of the class whose member is called there, ``Gemm<64>::run(...)``."""
@@ -272,7 +287,7 @@ class Host:
                 parameters=defaults(self.plain[begin + 1 : end]),
                 template=dict(of.template if of else {}) | defaults(template[1] if template else ""),
                 member_of=of,
-                pointed=_pointed(self.plain[begin + 1 : end]),
+                pointed=pointed(self.plain[begin + 1 : end]),
             )
 
 
@@ -283,25 +298,6 @@ def _plain(written: str) -> str:
         rf"\(\s*{_INTEGER}\s*\)|\b{_INTEGER}\s*(?=[({{])|\bstatic_cast\s*<\s*{_INTEGER}\s*>", "", plain
     )
     return plain.replace("{", "(").replace("}", ")").replace("sizeof (", "sizeof(")
-
-
-def _pointed(written: str) -> dict[str, str]:
-    """Return the types that parameters lead to by their names, ``T`` of ``const T* x``."""
-    found = (
-        re.fullmatch(r"(?:const\s+)?(\w+)\s*(?:const\s*)?\*\s*(?:const\s+)?(\w+)", p)
-        for p in text.split(written)
-    )
-    return {at[2]: at[1] for at in found if at}
-
-
-def _deduced(function: Function, given: Mapping[str, str]) -> dict[str, str]:
-    """Return template arguments that casts of what is passed tell: ``(half*)x`` for ``T* x``."""
-    casts = {
-        kind: re.match(r"(?:\w+_cast\s*<|\()\s*(?:const\s+)?([\w:]+)\s*(?:const\s*)?\*", given.get(name, ""))
-        for name, kind in function.pointed.items()
-        if kind in function.template
-    }
-    return {kind: cast[1] for kind, cast in casts.items() if cast}
 
 
 def _initialises(before: str) -> bool:

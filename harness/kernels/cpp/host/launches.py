@@ -132,7 +132,8 @@ def _launches(source: str) -> tuple[Launch, ...]:
         grid, block, shared = launch
         instance = _DECLTYPE.sub(functools.partial(_declared, plain[:place]), template)
         named = known.arguments(instance, types | known.types) or not instance
-        if not named or not known.dimensions(block):
+        member = re.search(r"(?<!\bstd)::", known.texts.get(grid.strip(), grid))  # Traits::kBlockM
+        if not named or member or not known.dimensions(block):
             frame, known = _of_callers(source, place, known)
             grid, block, shared = map(frame.members, launch)
         held = {name: size for at, name, size in sizes if at < place}

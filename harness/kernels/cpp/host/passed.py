@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from harness.kernels import text
-from harness.kernels.cpp.host.frames import Frame, Function, Host
+from harness.kernels.cpp.host.classes import Function
+from harness.kernels.cpp.host.frames import Frame, Host
 
 _CAST = re.compile(r"\A\s*(?:\([\w\s:]+\*+\s*\)|(?:reinterpret|static|const)_cast\s*<[^<>]*>\s*(?=\())\s*")
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\s*(?:\.|->|::)\s*)*([A-Za-z_]\w*)(?:\s*\[[^]]*\]|\.get\(\)|\.data\(\))*")
@@ -58,6 +59,8 @@ class Passed:
             if (own := here.function) is None or here.outer is None:
                 break
             outer = {base(here.given[name]) for name in names if name in here.given}
+            if own.makes:
+                outer |= {*re.findall(r"(\w+)\s*\Z", self._plain[: here.outer.place])}
             if self._returned(own, names):
                 outer |= self._assigned(here.outer.place)
             names, here = outer - {""}, here.outer
