@@ -29,7 +29,7 @@ SAID = {  # of sizes, grids and clusters
     "histogram": "-a nbins=128 -a bins_per_block=64",
     "layer_norm": "--grid 64,1,1 --block 256,1,1",
     "ldmatrix": "-a M=256 -a N=512 -a K=320",
-    "multicast": "-a m=128 -a n=256 -a k=384 in clusters of 2,1,1",
+    "multicast": "-a m=120 -a n=248 -a k=384 in clusters of 2,1,1",
     "params": "-a params.in=32768 -a params.out=8192",
     "queue": "--grid 128,1,1 --block 384,1,1",
     "roi_pool": "--block 512,1,1",
@@ -176,7 +176,7 @@ def test_a_right_kernel_is_clean(name: str, tmp_path: Path) -> None:
             ),
             (
                 "fp8",
-                '      if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");\n',
+                'if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");\n',
                 "",
                 "WAR hazard",
             ),

@@ -20,6 +20,7 @@ _STAGES = re.compile(r"(?i:\w*stage\w*|\w*pipe\w*|q_?size|\w*depth|num_?buf\w*|\
 _USUAL, _DEEPEST = 3, 12  # stages of a pipeline, where the text does not say, and at most
 _TILES, _WIDE = 4, 256  # boxes along a size that the grid is over, and elements where these are more
 _MOST = 2**17  # threads of a persistent kernel's launch
+_REST = 8  # elements that are missing in the last tile: what vectors read is whole
 _LONG = 2**16  # a size for which an extent is computed
 _SMS = 4  # multiprocessors that the emulator has
 _COUNTED = re.compile(r"[mM]ultiProcessorCount|\bnum_sms\b")
@@ -35,7 +36,7 @@ def sizes(
     """Return the sizes of a kernel that are extents of its tensor maps: some boxes long.
 
     Those in `grid`, over which its grid is, have several tiles, the last of them twice as many, so that rows
-    that are taken for columns show. One that is not goes around all stages of a pipeline, and twice through
+    that are taken for columns show. One that the body compares with, as a guard does, ends within a tile. One that is not goes around all stages of a pipeline, and twice through
     the first. So is one that is an extent of several maps where the grid is not known.
     """
     found, loops = dict[str, int](), dict[str, int]()
@@ -49,7 +50,11 @@ def sizes(
         else:
             found[name] = tiles
     wide = [*found][-1:] if len(found) > 1 and len({*found.values()}) == 1 else []
-    return loops | found | {name: 2 * found[name] for name in wide}
+    found |= {name: 2 * found[name] for name in wide}
+    outside = re.sub(r"\bfor\s*\([^;{}]*;[^;{}]*;", " ", entry.body)
+    compared = {*re.findall(r"[\w)]\s*<\s*(\w+)\b(?!\s*[*/+])", outside)}
+    guarded = [name for name, n in found.items() if name in compared and n > 4 * _REST]
+    return loops | found | {name: found[name] - _REST for name in guarded}
 
 
 def several(
