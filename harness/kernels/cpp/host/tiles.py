@@ -36,8 +36,9 @@ def sizes(
     """Return the sizes of a kernel that are extents of its tensor maps: some boxes long.
 
     Those in `grid`, over which its grid is, have several tiles, the last of them twice as many, so that rows
-    that are taken for columns show. One that the body compares with, as a guard does, ends within a tile. One that is not goes around all stages of a pipeline, and twice through
-    the first. So is one that is an extent of several maps where the grid is not known.
+    that are taken for columns show. One that the body compares with, as a guard does, ends within a tile.
+    One that is not in the grid goes around all stages of a pipeline, and twice through the first. So is one
+    that is an extent of several maps where the grid is not known.
     """
     found, loops = dict[str, int](), dict[str, int]()
     over = frozenset[str]().union(*(blocks.names for blocks in grid))
