@@ -19,8 +19,7 @@ from harness.support import files
 
 OPEN, CLOSE = "/// kernel", "///"
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_MOST = 2**26  # bytes of a kernel's file
-_KEPT = 8  # texts whose kernels are kept: each of them asks for all
+_MOST, _KEPT = 2**26, 8  # bytes of a kernel's file, and texts whose kernels are kept: each asks for all
 SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
 _NOISE = re.compile(  # directives, comments, strings, characters
     r"""(?m:^[ \t]*#[ \t]*[a-z]+\b(?:\\\n|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)"""
@@ -29,8 +28,9 @@ _NOISE = re.compile(  # directives, comments, strings, characters
     re.DOTALL,
 )
 _GLOBAL = re.compile(r"\b__global__\b")
-_TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?(?:[^;{}()]|__launch_bounds__\s*\([^()]*\))*\Z")
-_BOUNDS = re.compile(r"__launch_bounds__\s*\(\s*([^,()]+)[^()]*\)")
+_TEMPLATE = re.compile(r"\btemplate\s*(<[^;{}()]*>)?(?:[^;{}()]|\([^()]*\))*\Z")  # __launch_bounds__(256)
+_ATTRIBUTE = re.compile(r"(?:__launch_bounds__|__attribute__|__cluster_dims__|\bC10_LAUNCH_BOUNDS_\d)\s*\Z")
+_BOUNDS = re.compile(r"(?:__launch_bounds__|C10_LAUNCH_BOUNDS_\d)\s*\(\s*([^,()]+)[^()]*\)")
 _BOUNDS_BEFORE = re.compile(r"__launch_bounds__\s*\(\s*(\d+)[^()]*\)\s*\Z")
 _NAME = re.compile(r"((?:[A-Za-z_]\w*\s*::\s*)*[A-Za-z_]\w*(?:\s*<[^(){};]*>)?)\s*\Z")
 _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "unsigned", "signed", "bool"])
@@ -228,7 +228,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         closed = closing(text, opened)
         if closed < 0:
             return None
-        if re.search(r"__launch_bounds__\s*\Z|__attribute__\s*\Z|__cluster_dims__\s*\Z", head):
+        if _ATTRIBUTE.search(head):
             if limit := _BOUNDS.search(text[after : closed + 1]):
                 bounds = int(limit[1]) if limit[1].strip().isdigit() else None
             start = closed + 1

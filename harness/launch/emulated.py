@@ -173,6 +173,17 @@ def _argument(
     it is where not all of it was `written`.
     """
 
+    def mapped(tensor: Tensor) -> TensorMap:
+        return TensorMap(
+            array=arrays[tensor.operand],
+            name=tensor.operand,
+            element=tensor.element,
+            extents=tensor.extents,
+            strides=tensor.strides,
+            box=tensor.box,
+            swizzle=tensor.swizzle,
+        )
+
     def buffer(name: str) -> Buffer:
         whole = name not in outputs(problem) or name in updated(problem)
         if name in written:
@@ -184,21 +195,16 @@ def _argument(
         return Record(
             buffers=tuple(buffers.values()),
             align=given.align,
-            pack=lambda at: given.pack(lambda name: at(buffers[name])),
+            pack=lambda at: given.pack(
+                lambda name: at(buffers[name]),
+                lambda tensor: mapped(tensor).encode(at(buffers[tensor.operand])),
+            ),
         )
     if isinstance(given, Table):
         behind = tuple((at, buffer(name)) for at, name in given.pointers.items())
         return replace(buffer(given.operand), pointers=behind)
     if isinstance(given, Tensor):
-        return TensorMap(
-            array=arrays[given.operand],
-            name=given.operand,
-            element=given.element,
-            extents=given.extents,
-            strides=given.strides,
-            box=given.box,
-            swizzle=given.swizzle,
-        )
+        return mapped(given)
     if isinstance(given, Image):
         return Texture(
             array=arrays[given.operand].reshape(given.shape),

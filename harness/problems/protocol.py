@@ -16,14 +16,16 @@ from numpy.typing import NDArray
 from harness.kernels.dtypes import DType
 
 Axes = Mapping[str, int | float]
+_MAP = 128  # bytes of a tensor map
 
 
 @dataclass(frozen=True)
 class Struct:
     """An argument that is a struct passed by value: its members by name, in the order of the declaration.
 
-    A member is what an argument may be: the name of an operand for a pointer to it, a NumPy scalar, or
-    another Struct. Members lie as in C: each at a multiple of its size, the whole padded to its alignment.
+    A member is what an argument may be: the name of an operand for a pointer to it, a NumPy scalar, another
+    Struct or, for the emulator alone, a tensor map. Members lie as in C: each at a multiple of its size, the
+    whole padded to its alignment.
     """
 
     members: Mapping[str, Member]
@@ -34,19 +36,22 @@ class Struct:
         return max(map(_align, self.members.values()), default=1)
 
     def operands(self) -> list[str]:
-        """Return the names of the operands that it points to."""
+        """Return the names of the operands that it points to, or has tensor maps of."""
         found: list[Member] = []
         for member in self.members.values():
             found += member.operands() if isinstance(member, Struct) else [member]
-        return [name for name in found if isinstance(name, str)]
+        named = (member.operand if isinstance(member, Tensor) else member for member in found)
+        return [name for name in named if isinstance(name, str)]
 
-    def pack(self, address: Callable[[str], int]) -> bytes:
-        """Return its bytes; `address` gives that of an operand."""
+    def pack(self, address: Callable[[str], int], encode: Callable[[Tensor], bytes] | None = None) -> bytes:
+        """Return its bytes; `address` gives that of an operand, and `encode` the bytes of a tensor map."""
         data = bytearray()
         for member in self.members.values():
             data += bytes(-len(data) % _align(member))
             if isinstance(member, Struct):
-                data += member.pack(address)
+                data += member.pack(address, encode)
+            elif isinstance(member, Tensor):
+                data += encode(member) if encode is not None else bytes(_MAP)
             else:
                 data += address(member).to_bytes(8, "little") if isinstance(member, str) else member.tobytes()
         return bytes(data + bytes(-len(data) % self.align))
@@ -55,6 +60,8 @@ class Struct:
 def _align(member: Member) -> int:
     if isinstance(member, Struct):
         return member.align
+    if isinstance(member, Tensor):
+        return _MAP // 2
     return 8 if isinstance(member, str) else member.dtype.alignment
 
 
@@ -103,8 +110,8 @@ class Image:
 
 
 # The name of an operand, for a pointer to it; a scalar, whose dtype gives its C type; or a struct of such.
-Member = str | np.generic | Struct
-Argument = Member | Tensor | Table | Image
+Member = str | np.generic | Struct | Tensor
+Argument = Member | Table | Image
 
 
 @dataclass(frozen=True, kw_only=True)

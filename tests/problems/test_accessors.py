@@ -403,7 +403,7 @@ def test_a_file_that_defines_accessors_keeps_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "declared",
-    ["torch::PackedTensorAccessor32<at::Half, 2>", "torch::TensorAccessor<float, 1>"],
+    ["torch::PackedTensorAccessor32<at::Quantized, 2>", "torch::TensorAccessor<float, 1>"],
     ids=["element", "of the host"],
 )
 def test_what_no_value_is_known_for_is_told_in_a_line(tmp_path: Path, declared: str) -> None:

@@ -41,8 +41,9 @@ def found(host: str) -> dict[str, tensors.Encoded]:
 
 def test_what_a_function_is_given_is_no_constant() -> None:
     alone = HOST.partition("  cuTensorMapEncodeTiled(")[0].partition("copy<<<")[0]
+    alone += "}\n"
     assert set(found(alone)) == {"a", "b"}
-    assert found(alone.replace("main() {", "main(int BOX) { if (BOX) {")) == {}
+    assert found(alone.replace("main() {", "main(int BOX) { if (BOX) {") + "}") == {}
     assert set(found("int f(int BOX) { return BOX; }" + alone)) == {"a", "b"}
 
 
@@ -68,7 +69,8 @@ def test_odd_extents_and_large_boxes(tmp_path: Path) -> None:
     assert found(known)["a"].extents == (64, 64)
     path = tmp_path / "k.cu"
     box, large = "uint32_t box[2] = {BOX, 16}", "uint32_t box[5] = {64, 16, 16, 8, 64}"
-    wide = HOST.replace(box, large).replace("size[2] = {WIDTH, HEIGHT}", "size[5] = {n, n, n, n, n}")
+    host = HOST.replace("FLOAT32, 2", "FLOAT32, 5").replace(box, large)
+    wide = host.replace("size[2] = {WIDTH, HEIGHT}", "size[5] = {n, n, n, n, n}")
     path.write_text((KERNEL + wide).replace("NAMED", "in"))
     ran = CliRunner().invoke(main, ["check", str(path)])
     assert ran.exit_code == 2 and "elements: four boxes along each extent" in ran.output, ran.output

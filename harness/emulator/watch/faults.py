@@ -10,7 +10,7 @@ from harness.emulator.numbers.values import Integer, Lanes, Mask, mask_of
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
 
-_FAR = 2**28  # bytes from what is nearest: no index that is off goes so far
+FAR = 2**28  # bytes from what is nearest: no index that is off goes so far
 
 
 def aligned(group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, size: int) -> Lanes:
@@ -53,7 +53,7 @@ def outside(
         side = "before the start" if offset < 0 else "past the end"
         message = (
             f"{verb} {size} bytes at offset {offset} of {variable}, {distance} past what is its own ({side})"
-            if distance < _FAR
+            if distance < FAR
             else f"{verb} {size} bytes far from all memory ({variable} is nearest, {distance:,} bytes away): "
             "the address may come from what nothing has written, or be one of the host's"
         )

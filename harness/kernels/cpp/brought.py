@@ -81,9 +81,11 @@ def _of_headers(unknown: set[str], left: Collection[str], folders: Collection[st
 
 
 def accessors(files: Iterable[str]) -> Iterator[str]:
-    """Yield the include of the stand-in for PyTorch's accessors, where it is among a kernel's files."""
-    if any(Path(file).name == includes.ACCESSORS for file in files):
-        yield f"#include <{includes.ACCESSORS}>\n"
+    """Yield the includes of the stand-ins for PyTorch's headers that are among a kernel's files."""
+    names = {Path(file).name for file in files}
+    for header in (includes.DEVICE, includes.ACCESSORS):
+        if header in names:
+            yield f"#include <{header}>\n"
 
 
 def of_std(log: str, folders: Iterable[str]) -> Iterator[str]:

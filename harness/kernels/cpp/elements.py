@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     "long": "int64", "long long": "int64", "size_t": "uint64", "uint": "uint32", "uchar": "uint8",
     "ushort": "uint16", "half2": "float16x2", "__half2": "float16x2", "void": "uint8",
     "__nv_bfloat162": "bfloat16x2", "nv_bfloat162": "bfloat16x2", "dim3": "uint32x3",
+    **dict.fromkeys(("at::Half", "c10::Half", "torch::Half"), "float16"),
+    **dict.fromkeys(("at::BFloat16", "c10::BFloat16", "torch::BFloat16"), "bfloat16"),
     **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"u_int{bits}_t": f"uint{bits}" for bits in (8, 16, 32, 64)}, "uintptr_t": "uint64",
     "cuComplex": "float32x2", "cuFloatComplex": "float32x2", "cufftComplex": "float32x2",
@@ -50,6 +52,8 @@ _CUDA = (  # structs of <cuda_runtime.h>
 _DEEPEST = 8  # names for names, and structs in structs
 _LARGEST = 2**28  # bytes of a struct
 _POINTED = 2**15  # and of one with pointers, more than a kernel's parameters take
+MAP = "CUtensorMap"
+MAPPED = np.dtype("V128", metadata={"align": 64, "map": True})
 EACH = "each"  # the name of what pointers lead to that a pointer leads to
 _KEPT = 512  # answers: names for names lead to the same ones again and again
 _VECTOR = re.compile(r"(u?)(char|short|int|long|longlong|float|double)([1234])\Z")
@@ -175,6 +179,19 @@ def pointers(kind: Type) -> Iterator[Pointer]:
                 yield replace(inner, path=path_, axis=axis, first=first, offset=begin + inner.offset)
 
 
+def maps(kind: Type, path: str = "", begin: int = 0) -> Iterator[tuple[str, int]]:
+    """Yield the path and place of each tensor map in a struct; of an array of them only the places have."""
+    fields: Mapping[str, Any] = (kind.fields or {}) if isinstance(kind, np.dtype) else {}
+    for name, (part, at, *_) in fields.items():
+        lengths = part.shape[:-1]
+        for number, place in enumerate(np.ndindex(lengths)):
+            inner = f"{path}.{name}" + "".join(f"[{i}]" for i in place)
+            offset = begin + at + number * part.base.itemsize
+            if dict(part.base.metadata or {}).get("map"):
+                yield inner, offset
+            yield from maps(part.base, inner, offset)
+
+
 @functools.lru_cache(maxsize=_KEPT)
 def _struct(name: str, texts: tuple[str, ...], depth: int = 0) -> np.dtype[Any] | None:
     """Return a struct as C++ lays it out; None for members other than numbers, pointers to them, arrays of
@@ -262,6 +279,8 @@ def _whole(base: np.dtype[Any]) -> bool:
 def _member(declared: str, texts: tuple[str, ...], depth: int) -> tuple[np.dtype[Any], int] | None:
     """Return the type of a member, or of a base, and how many of it there are; None if it is not known."""
     parameter = text.parameter(declared, "")
+    if parameter.type == MAP and not parameter.pointer:
+        return MAPPED, 1
     kind: Type | None = _found(parameter.type, texts, depth) or _struct(parameter.type, texts, depth + 1)
     if kind is None or "&" in declared or ":" in declared.replace("::", ""):
         return None

@@ -86,14 +86,14 @@ def places(body: str, pointer: str) -> list[str]:
 
 def _offsets(body: str, pointer: str) -> list[str]:
     """Return what a body adds to a pointer."""
-    return re.findall(rf"\b{re.escape(pointer)}\s*\+=?\s*((?:\([^()]*\)|[^;,()])*)", body)
+    return re.findall(rf"\b{re.escape(pointer)}\s*\+=?\s*((?:\((?:\([^()]*\)|[^()])*\)|[^;,()])*)", body)
 
 
 def _in_blocks(indices: Sequence[str], places: Sequence[str], body: str, values: Values) -> Iterator[int]:
     """Yield the numbers N of indices that begin at ``item * N``, where an item is not a block's alone.
 
     Such are ``tile * N + threadIdx.x``, ``(blockIdx.x + i * gridDim.x) * N`` and ``at + i`` with
-    ``at = blockIdx.y * rows * N``.
+    ``at = blockIdx.y * rows * N``, or that in place of ``at``.
     """
     given = dict(_ASSIGNED.findall(body))
     for place in places:
@@ -104,8 +104,11 @@ def _in_blocks(indices: Sequence[str], places: Sequence[str], body: str, values:
         if at := re.fullmatch(r"\s*([A-Za-z_]\w*)\s*\*\s*(\w+)\s*\+\s*threadIdx\.x\s*", index):
             number = 1 if "blockIdx" in given.get(at[1], "") else values.number(at[2]) or 1
             yield number if number <= _MOST else 1
-    for name in set(re.findall(r"\b[A-Za-z_]\w*", " ".join(places))) & given.keys():
-        factors = re.split(r"\s*\*\s*", re.sub(r"\(\s*\w+(?:\s+\w+)?\s*\)", "", given[name]).strip())
+    names = set(re.findall(r"\b[A-Za-z_]\w*", " ".join(places))) & given.keys()
+    for written in (*(given[name] for name in names), *places):
+        factors = re.split(r"\s*\*\s*", re.sub(r"\(\s*\w+(?:\s+\w+)?\s*\)", "", written).strip())
+        meant = ((f, given.get(f, "").partition(",")[0].strip()) for f in factors)
+        factors = [value if value.startswith("blockIdx.") else f for f, value in meant]
         if not any(f.startswith("blockIdx.") for f in factors) or not all(map(_FACTOR.fullmatch, factors)):
             continue
         numbers = [values.number(f) for f in factors if not f.startswith("blockIdx.")]

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 from harness.kernels import text
 from harness.kernels.cpp import calls, conditions, extents
-from harness.kernels.cpp.host import deduced, launches
+from harness.kernels.cpp.host import deduced, frames, launches, tiles
 from harness.kernels.cpp.host.values import Values, constants
 from harness.kernels.expr import Expr, ExprError
 
 _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
+_PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _MOST_THREADS, _WARP = 1024, 32
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
@@ -74,6 +75,7 @@ def instance(entry: text.Entry, given: Sequence[str] = (), types: Mapping[str, s
         name = parameter.split()[-1]
         named = parameter.startswith(("typename", "class")) and name in elements
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
+        number = "int" if number and launches.INDEX.search(name) else number
         threads = _THREADS.fullmatch(name) and str(entry.block[0])
         known = (types or {}).get(name) or default or number or threads
         found.append(known or ("false" if parameter.startswith("bool ") else ""))
@@ -124,6 +126,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         one = launches.one_block(source, name)
         if one or (one is None and not _asks_its_block(source, entry)):
             grid = (Expr.parse(1),)
+    grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
@@ -201,7 +204,8 @@ def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[st
 def numbers(texts: Sequence[str], entry: text.Entry, name: str) -> Values:
     """Return the numbers that texts give names to, of those that the kernel `name` may use."""
     own = {p.name for p in entry.parameters} | {p.split()[-1] for p in entry.template}
-    return constants(texts, own, entry.types(name))
+    members = frames.members(texts[0], entry.name, entry.types(name)) if texts and entry.template else {}
+    return constants(texts, own, members | entry.types(name))
 
 
 def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[Expr, ...]:
@@ -219,9 +223,10 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
     sizes = {p.name for p in entry.parameters if not p.pointer}
     found = []
     try:
-        for axis, written in zip(
-            "xyz", launched.over([p.name for p in entry.parameters], launched.blocks), strict=False
-        ):
+        over = launched.over([p.name for p in entry.parameters], launched.blocks)
+        for axis, known in zip("xyz", over, strict=False):
+            parts = re.search(rf"\bgridDim\s*\.\s*{axis}\b", entry.body) and str(_PARTS)
+            written = known or parts or ""
             most = f"(({written}) <= {_ITEMS}) * ({written}) + (({written}) > {_ITEMS}) * {_ITEMS}"
             blocks = most if axis in entry.items else written
             found.append(Expr.parse(f"({blocks}) + (({blocks}) < 1) * (1 - ({blocks}))"))

@@ -35,6 +35,15 @@ _PACKAGES = (  # what to install for a header that is not there
 _ABOVE, _NEAR = 16, 6  # folders above a kernel that are searched, in a repository and without one
 _STD = "cuda/std/type_traits"  # where it is, the rest of CUDA's standard library is
 ACCESSORS = "tensor_accessors.h"  # stands in for those of PyTorch, in files that take them and have them not
+DEVICE = "tensor_device.h"  # stands in for what else device code takes of PyTorch
+_OF_DEVICE = re.compile(
+    r"\b(CUDA_KERNEL_(?:LOOP(?:_TYPE)?|ASSERT)|gpuAtomicAdd(?:NoReturn)?|GPU_LAMBDA|WARP_(?:SHFL(?:_\w+)?|BALLOT)"
+    r"|C10_(?:WARP_SIZE|(?:HOST_)?DEVICE|LAUNCH_BOUNDS_\d|RESTRICT|ALWAYS_INLINE)|opmath_type|acc_type|OpMathType"
+    r"|(?:at|c10)::(?:Half|BFloat16)|c10::cuda::compat)\b"
+)
+_GIVEN = re.compile(
+    r"#[ \t]*define[ \t]+(\w+)|\b(?:struct|class|using)\s+(opmath_type|acc_type|OpMathType)\b"
+)
 _TAKES = re.compile(r"\bPackedTensorAccessor(?:32|64)?\b|\bGenericPackedTensorAccessor\b")
 _DEFINES = re.compile(r"\b(?:struct|class|using)\s+(?:Generic)?PackedTensorAccessor\w*\s*[:={<]")
 _MOST = 3000  # folders of a repository that are searched
@@ -72,14 +81,23 @@ def folders(kernel: Path, more: Sequence[str] = ()) -> list[Path]:
 def of(kernel: Kernel) -> Included:
     """Return what a kernel includes; nvcc brings its library for one without front matter.
 
-    That has a stand-in for PyTorch's accessors, too, where it names them and no header defines them.
+    That has stand-ins for PyTorch's accessors and device code, too, where it names them and no header defines
+    them.
     """
     brought = f"\n#include <{_STD}>" if kernel.plain else ""
     found = included(kernel.path, kernel.source + brought, kernel.include)
     texts = [kernel.source, *(data.decode(errors="replace") for data in found.own.values())]
     if kernel.plain and any(map(_TAKES.search, texts)) and not any(map(_DEFINES.search, texts)):
-        found = included(kernel.path, f"{kernel.source}{brought}\n#include <{ACCESSORS}>", kernel.include)
-    return found
+        brought += f"\n#include <{ACCESSORS}>"
+    if kernel.plain and _of_pytorch(texts):
+        brought += f"\n#include <{DEVICE}>"
+    return included(kernel.path, kernel.source + brought, kernel.include) if "<tensor_" in brought else found
+
+
+def _of_pytorch(texts: Sequence[str]) -> bool:
+    """Return True where texts take of PyTorch's device code what they do not define."""
+    taken = {name for one in texts for name in _OF_DEVICE.findall(one)}
+    return bool(taken - {name for one in texts for at in _GIVEN.findall(one) for name in at})
 
 
 def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:

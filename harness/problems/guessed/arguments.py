@@ -7,9 +7,10 @@ of a pointer the number of elements behind it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +20,14 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
-from harness.kernels.cpp.host import launches, samplers, tensors
+from harness.kernels.cpp.host import launches, samplers, tensors, tiles
 from harness.kernels.cpp.source import macros
+from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
 from harness.problems.guessed import allocated, contents, dimensions, images, pointed, sizes, textures
 from harness.problems.guessed.buffers import Parameters
-from harness.problems.protocol import Argument, Tensor
+from harness.problems.protocol import Argument
 
 _OBJECT = (
     "no call such as tex2D<float>(tex, x, y) takes it here; in Python emulate(ptx, ..., "
@@ -55,20 +57,19 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     axes = max(entry.dimensions, len(kernel.block))
-    maps, made = tensors.of(host, entry, kernel.entry), samplers.of(host, entry, kernel.entry)
+    maps, made = _maps(kernel, host, entry, texts), samplers.of(host, entry, kernel.entry)
     pictures = images.of(textures.whole(texts, entry, kernel.entry), entry, texts, made)
     types: dict[str, Any] = {
         p.name: pictures.kinds.get(p.name) or (maps[p.name].element.lower(), 1)
         if p.name in maps or p.name in pictures.used
-        else _type(replace(p, type=_instance(macros.meant("\n".join(texts), p.type), known)), kernel, texts)
+        else _type(_meant(p, known, texts), kernel, texts)
         for p in entry.parameters
     }
     values, pointers = pointed.divided(entry, maps, types, pictures.used)
     shaped = dimensions.of(entry, types, [e({}) for e in kernel.block], numbers)
     given = [p for p in values if p.name not in shaped.ranks]
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
-    alone = max((extent for tensor in maps.values() for extent in tensor.extents), default=1024)
-    depth, size = sizes.each(kernel, entry, whole, axes, alone, shaped.usual)
+    depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual)
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, threads
@@ -76,27 +77,27 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     apart, pitches = sizes.strides(entry, whole, types, size)
     told = apart | pitches | shaped.steps(whole)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
-    usual = sizes.usual(entry, whole, size, threads, numbers)
-    usual |= shaped.totals(whole, {}, fixed | usual)
+    boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
+    usual = sizes.usual(entry, whole, size, threads, numbers) | {n: boxed[n] for n in whole if n in boxed}
     from_host = allocated.lengths(launched, entry, types, whole)
-    usual |= allocated.rooms(entry, usual, types, from_host)
-    free = {} if powers else {n: usual[n] for n in whole if n not in fixed}
+    usual |= shaped.totals(whole, {}, fixed | usual)
+    derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
+    usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
+    usual |= _computed(derived, fixed | usual) | allocated.rooms(entry, usual, types, from_host)
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
-    held = {n: tensor.bytes for n, tensor in maps.items()} | guesses.allocated(host, entry, kernel.entry)
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
     body = pointed.plain(entry.body, tables, types)
     plain, names = text.blank(kernel.source), [p.name for p in pointers]
-
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
         holds={p.name: contents.of(body, shaped.called(p.name), numbers, plain, names) for p in pointers},
-        held={n: max(1, count // elements.size(types[n])) for n, count in held.items()}, lengths=from_host,
+        held=_held(maps, guesses.allocated(host, entry, kernel.entry), types), lengths=from_host,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
-        strides=list(apart), pitches=list(pitches),
+        strides=list(apart), pitches=list(pitches), derived=derived,
         changed=[p.name for p in pointers if not p.const or p.name in maps], dimensions=shaped,
         images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),
     )  # fmt: skip
@@ -106,30 +107,36 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     def arguments(self: Any) -> tuple[Argument, ...]:
         passed: dict[str, Argument] = {n: self.scalar(n) for n in scalars if n not in structs}
-        passed |= {n: pointed.argument(n, kind, getattr(self, n)) for n, kind in structs.items()}
+        passed |= {n: pointed.argument(n, kind, getattr(self, n), maps) for n, kind in structs.items()}
         passed |= {n: shaped.argument(n, types[n], vars(self)) for n in shaped.ranks}
-        passed |= {n: _mapped(n, tensor) for n, tensor in maps.items()} | pictures.arguments(vars(self))
+        passed |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
+        passed |= pictures.arguments(vars(self))
         passed |= {p.name: pointed.table(p.name, types[p.name], getattr(self, p.name)) for p in tables}
         return tuple(passed.get(p.name, p.name) for p in entry.parameters)
 
     def shape(self: Any) -> tuple[int, ...]:
         limits = pointed.limits(entry.body, values, types)
-        extent = _extents([getattr(self, name) for name in whole], size, entry)
-        extent = {axis: min(n, limits.get(axis, n)) for axis, n in extent.items()}
+        extents = _extents([getattr(self, name) for name in whole], size, entry).items()
+        extent = {axis: min(n, limits.get(axis, n)) for axis, n in extents}
         extent |= shaped.along(vars(self), parameters.integers(vars(self)))
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-axes:])
 
     counted = parameters.counted({})
-    first = {n: x for n, x in {**counted, **scalars}.items() if n == shaped.called(n)}
     guarded, called = map(pictures.plain, (entry.body, calls.reached(texts, entry.body)))
     others = (
         shaped.ragged(whole, fixed | usual, called)
         if shaped.ranks
-        else sizes.ragged(replace(entry, body=guarded), called, free, depth, launched)
+        else sizes.ragged(
+            replace(entry, body=guarded),
+            called,
+            {} if powers else _free(usual, whole, {*fixed, *derived}),
+            depth,
+            launched,
+        )
     )
     attributes = {
         "__doc__": "Guessed arguments.",
-        "axes": first,
+        "axes": {n: x for n, x in {**counted, **scalars}.items() if n == shaped.called(n)},
         **parameters.written(counted),
         "verify_axes": ({}, *others),
         "unverified": True,
@@ -143,6 +150,29 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "_parameters": parameters,
     }
     return type("Guessed", (ArrayProblem,), attributes)
+
+
+def _held(
+    maps: Mapping[str, tensors.Encoded], lengths: Mapping[str, int], types: Mapping[str, Any]
+) -> dict[str, int]:
+    """Return the elements of tensors and of buffers whose `lengths` in bytes are known."""
+    held = {n: tensor.bytes for n, tensor in maps.items()} | dict(lengths)
+    return {n: max(1, count // elements.size(types[n])) for n, count in held.items()}
+
+
+def _computed(derived: Mapping[str, Expr], numbers: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes that are computed from others, which are `numbers`."""
+    found = dict[str, int]()
+    for name, expression in derived.items():
+        with contextlib.suppress(ExprError):
+            if expression.names <= numbers.keys():
+                found[name] = max(1, expression(numbers))
+    return found
+
+
+def _free(usual: Mapping[str, int], whole: Sequence[str], fixed: Collection[str]) -> dict[str, int]:
+    """Return the sizes that nothing fixes."""
+    return {n: usual[n] for n in whole if n not in fixed}
 
 
 def _extents(sizes: Sequence[int], size: int, entry: text.Entry) -> dict[str, int]:
@@ -200,6 +230,36 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
     return guesses.axes(guesses.read(entry, host))
 
 
+def _maps(kernel: Kernel, host: str, entry: text.Entry, texts: Sequence[str]) -> dict[str, tensors.Encoded]:
+    """Return the tensor maps of a kernel as host code encodes them, also of structs by value.
+
+    Raises UsageError for one in a struct of which nothing is known, and for one in a variable.
+    """
+    known, inside = entry.types(kernel.entry), dict[str, text.Parameter]()
+    for p in (p for p in entry.parameters if not p.pointer and any(elements.MAP in t for t in texts)):
+        kind = elements.of(_meant(p, known, texts).type, texts)
+        inside |= {f"{p.name}{path}": p for path, _ in elements.maps(kind or ("int", 1))}
+    found = tensors.of(host, entry, kernel.entry, [*inside])
+    if variable := next(tensors.variables(texts, calls.reached(tuple(texts), entry.body)), None):
+        raise UsageError(
+            f"{variable}, which {kernel.name} reads, is a CUtensorMap that the host copies to a variable",
+            where=str(kernel.path),
+            hint="pass it as a parameter, const __grid_constant__ CUtensorMap, and its box is read",
+        )
+    if unknown := next((name for name in inside if name not in found), None):
+        raise UsageError(
+            f"{unknown} of {kernel.name} is a CUtensorMap, for which no value can be guessed",
+            where=str(kernel.path),
+            hint=_HINTS[elements.MAP],
+        )
+    return found
+
+
+def _meant(parameter: text.Parameter, known: Mapping[str, str], texts: Sequence[str]) -> text.Parameter:
+    """Return a parameter of the type that macros and the arguments `known` of a template make of its own."""
+    return replace(parameter, type=_instance(macros.meant("\n".join(texts), parameter.type), known))
+
+
 def _instance(declared: str, known: Mapping[str, str]) -> str:
     """Return a type with the arguments of a kernel's template in place of its parameters."""
     return re.sub(r"\w+", lambda word: known.get(word[0], word[0]), declared)
@@ -212,18 +272,6 @@ def _label(problem: Any) -> str:
 def digits(value: float) -> str:
     """Return a guess as ``-a`` takes it: of a whole number all digits."""
     return str(int(value)) if float(value).is_integer() else f"{value:g}"
-
-
-def _mapped(name: str, tensor: tensors.Encoded) -> Tensor:
-    """Return the tensor map of an operand as an argument."""
-    return Tensor(
-        operand=name,
-        element=tensor.element,
-        extents=tensor.extents,
-        strides=tensor.strides,
-        box=tensor.box,
-        swizzle=tensor.swizzle,
-    )
 
 
 def _type(parameter: text.Parameter, kernel: Kernel, texts: Sequence[str]) -> elements.Type:

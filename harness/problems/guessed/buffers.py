@@ -36,6 +36,7 @@ class Parameters:
     types: by name, of `pointers` that of an element; also by the axes of pointers in structs
     whole: the sizes among `values`; `scalars` has what each value is by default
     held: elements of pointers that follow from host code or tensor maps
+    derived: sizes that host code computes from others
     lengths: bytes of pointers that host code allocates, in terms of the values
     changed: the pointers through which the kernel may write
     depth, size: of how many sizes an array is the product, and each
@@ -55,6 +56,7 @@ class Parameters:
     holds: Mapping[str, contents.Held]
     scalars: Mapping[str, Any]
     held: Mapping[str, int]
+    derived: Mapping[str, Expr]
     lengths: Mapping[str, Expr]
     changed: Sequence[str]
     depth: int
@@ -116,8 +118,9 @@ class Parameters:
 
     def filled(self, cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
         """Return a problem of a class with the axes that are given, and what follows from them."""
+        given, axes = dict(axes), {**self.following(axes), **axes}
         found: Any = vars(ArrayProblem)["from_axes"].__func__(cls, {**self.counted(axes), **axes})
-        found._given = dict(axes)
+        found._given = given
         written = self.written(vars(found))
         found.__dict__.update({name: x for name, x in written.items() if name not in found.axes})
         problem: ArrayProblem = found
@@ -126,6 +129,15 @@ class Parameters:
     def integers(self, axes: Axes) -> dict[str, int]:
         """Return the values as integers."""
         return {name: int(axes.get(name, value)) for name, value in self.scalars.items()}
+
+    def following(self, axes: Axes) -> dict[str, int]:
+        """Return the sizes that host code computes from others, where any of these is given."""
+        numbers, found = self.integers(axes), {}
+        for name, expression in self.derived.items():
+            with contextlib.suppress(ExprError):
+                if expression.names & axes.keys():
+                    found[name] = max(0, expression(numbers))
+        return found
 
     def _allocated(self, axes: Axes) -> dict[str, int]:
         """Return the elements of the pointers that host code allocates, where `axes` are given."""

@@ -7,24 +7,26 @@ have one axis for all places of an array, ``lists.data``, that says how many ele
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from harness.kernels import text
 from harness.kernels.cpp import elements
-from harness.problems.protocol import Struct, Table
+from harness.kernels.cpp.host.tensors import Encoded
+from harness.problems.protocol import Member, Struct, Table, Tensor
 
 _MOST, _FEWEST, _ELEMENTS = 1024, 64, 2**22  # pointers in a table, and elements behind all of them
 
 
 def divided(
-    entry: text.Entry, maps: Collection[str], types: dict[str, Any], images: Collection[str] = ()
+    entry: text.Entry, maps: Mapping[str, Encoded], types: dict[str, Any], images: Collection[str] = ()
 ) -> tuple[list[text.Parameter], list[text.Parameter]]:
     """Return the parameters that are values, and the pointers: parameters, and axes of those in structs.
 
-    The types of the latter go to `types`. Of textures and surfaces, `images`, neither has any.
+    The types of the latter go to `types`. So do those of the tensors of which a struct has `maps`. Of
+    textures and surfaces, `images`, neither has any.
     """
     parameters = [p for p in entry.parameters if p.name not in images]
     values = [p for p in parameters if not p.pointer and p.name not in maps]
@@ -34,6 +36,9 @@ def divided(
             if (name := f"{p.name}{at.axis}") not in types:
                 types[name] = at.kind
                 pointers.append(text.Parameter(type="", name=name, pointer=True, const=at.const))
+        for name in (f"{p.name}{path}" for path, _ in elements.maps(types[p.name])):
+            types[name] = (maps[name].element.lower(), 1)
+            pointers.append(text.Parameter(type=elements.MAP, name=name, pointer=True))
     return values, pointers
 
 
@@ -124,20 +129,39 @@ def _filled(kind: np.dtype[Any], value: float) -> Any:
     return found[()]
 
 
-def argument(name: str, kind: np.dtype[Any], value: float) -> np.generic | Struct:
-    """Return a struct by value as an argument: with pointers the bytes between them, and their operands."""
+def argument(
+    name: str, kind: np.dtype[Any], value: float, maps: Mapping[str, Encoded]
+) -> np.generic | Struct:
+    """Return a struct by value as an argument: with pointers the bytes between them, and their operands.
+
+    So it is with the tensors of `maps`.
+    """
     filled: np.generic = _filled(kind, value)
-    if not (pointers := list(elements.pointers(kind))):
+    inside: list[tuple[int, str, int]] = [(at.offset, at.path, 8) for at in elements.pointers(kind)]
+    inside += [(offset, path, elements.size(elements.MAPPED)) for path, offset in elements.maps(kind)]
+    if not inside:
         return filled
-    data, found, done = filled.tobytes(), dict[str, np.generic | str](), 0
-    for at in (*pointers, None):
-        end = at.offset if at else len(data)
-        if end > done:
-            found[f"from {done}"] = np.void(data[done:end])
-        if at:
-            found[at.path] = f"{name}{at.path}"
-            done = at.offset + 8
+    data, found, done = filled.tobytes(), dict[str, Member](), 0
+    for offset, path, size in (*sorted(inside), (len(data), "", 0)):
+        if offset > done:
+            found[f"from {done}"] = np.void(data[done:offset])
+        if path:
+            operand = f"{name}{path}"
+            found[path] = mapped(operand, maps[operand]) if operand in maps else operand
+        done = offset + size
     return Struct(found)
+
+
+def mapped(name: str, tensor: Encoded) -> Tensor:
+    """Return the tensor map of an operand as an argument."""
+    return Tensor(
+        operand=name,
+        element=tensor.element,
+        extents=tensor.extents,
+        strides=tensor.strides,
+        box=tensor.box,
+        swizzle=tensor.swizzle,
+    )
 
 
 def scalar(kind: str, value: float) -> Any:

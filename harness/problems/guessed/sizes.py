@@ -7,6 +7,7 @@ a pointer to bytes is in bytes.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from harness.kernels import text
 from harness.kernels.cpp import elements, extents
 from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
+from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
@@ -62,6 +64,17 @@ def usual(
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
+
+
+def derived(launched: Launch | None, entry: text.Entry, whole: Sequence[str]) -> dict[str, Expr]:
+    """Return the sizes that host code computes from others of a launch, ``n / 2`` or ``rows * cols``."""
+    names, found = [p.name for p in entry.parameters], dict[str, Expr]()
+    written = launched.over(names, launched.derived) if launched else []
+    for name, expression in zip(names, written, strict=False):
+        with contextlib.suppress(ExprError):
+            if name in whole and expression and (read := Expr.parse(expression)).names <= {*names} - {name}:
+                found[name] = read
+    return {name: e for name, e in found.items() if not e.names & found.keys()}
 
 
 def halved(entry: text.Entry, block: int) -> dict[str, int]:
@@ -148,9 +161,11 @@ def apart(body: str, name: str, pointers: Sequence[str]) -> bool:
         return False
     added = "|".join(map(re.escape, pointers)) or r"(?!)"
     indices = [index for index in re.findall(r"\[([^][;]*)\]", body) if re.search(factor, index)]
+    placed = re.findall(rf"(\w+)\s*=(?!=)\s*([^;=,]*?{factor}[^;=,]*)", body)
     return bool(
         re.search(rf"\b(?:{added})\s*\+\s*[^;,=]*?{factor}", body)
         or (indices and all(index.count("*") > 1 for index in indices))
+        or any(n.count("*") > 1 and re.search(rf"\b(?:{added})\s*\+\s*{at}\b", body) for at, n in placed)
     )
 
 

@@ -28,6 +28,7 @@ from harness.emulator.hopper.tma.boxes import (
 from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.faults import FAR, named
 
 _WINDOW_MASK = (1 << WINDOW) - 1
 
@@ -162,13 +163,21 @@ class Transfer:
         if near:
             return read_shared(self.block.cluster.shared, self.far & (SHARED_BASE - 1), self.size)
         if self.group.launch.arena.holding(self.far, self.far + self.size) is None:
-            misuse(
-                self.group, self.ins, f"reads {self.size} bytes that lie in no buffer", kind="out of bounds"
-            )
+            self._outside("reads")
             return np.zeros(self.size, np.uint8)
         address = self.far + 4 * np.arange(self.size // 4)
         self._count(address, 4)
         return gather(self.group.launch.arena, address, 4).view(np.uint8)
+
+    def _outside(self, verb: str) -> None:
+        """Report that the copy goes past what it copies from, or to."""
+        variable, offset, distance = named(self.group, "global", self.far, self.size)
+        where = f"at offset {offset} of {variable}, {distance} past what is its own"
+        if distance >= FAR:
+            where = f"that lie in no buffer ({variable} is nearest)"
+        misuse(self.group, self.ins, f"{verb} {self.size} bytes {where}", kind="out of bounds")
+        if offset >= 0:
+            self.group.launch.findings.reached(variable, offset + self.size)
 
     def _count(self, address: Array, size: int) -> None:
         """Count the copy: `size` bytes at each address of global memory."""
@@ -227,12 +236,7 @@ class Transfer:
         else:
             unit = tensormap.SIZES[self.element] if self.reduction else 4
             if arena.holding(self.far, self.far + self.size) is None:
-                misuse(
-                    self.group,
-                    self.ins,
-                    f"writes {self.size} bytes that lie in no buffer",
-                    kind="out of bounds",
-                )
+                self._outside("writes")
                 return
             address, new = self.far + unit * np.arange(self.size // unit), data.view(f"u{unit}")
         self._count(address, new.dtype.itemsize)

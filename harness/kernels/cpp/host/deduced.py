@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from harness.kernels import text
-from harness.kernels.cpp.host import launches, values
+from harness.kernels.cpp.host import calling, launches, values
 
 _MADE = re.compile(r"([A-Za-z_][\w:]*\s*(?:<[^;(){}]*>)?)\s*[({]")  # Square(), Scale<float>{2}
 _CAST = re.compile(
@@ -28,7 +28,7 @@ def launched(source: str, entry: text.Entry) -> Iterator[tuple[list[str], dict[s
     base = entry.name.rpartition("::")[2]
     classes = launches.given_types(plain)
     own = {parameter.split()[-1] for parameter in entry.template}
-    for launch, (place, name, *_) in zip(launches.launches(source), launches.calls(plain), strict=True):
+    for launch, (place, name, *_) in zip(launches.launches(source), calling.calls(plain), strict=True):
         if name.rpartition("::")[2] != base:
             continue
         given = text.split(launch.entry.partition("<")[2].rpartition(">")[0])

@@ -14,25 +14,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
-from harness.kernels.cpp.host import allocations, values
+from harness.kernels.cpp.host import allocations, calling, frames, values
 
-_LAUNCH = re.compile(
-    r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
-)
-_CONFIGURED = re.compile(
-    r"\bcudaLaunchKernelEx\s*\(\s*&?\s*(\w+)\s*,\s*([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,300}?>)?"
-    r"\s*,?([^;{}]{0,500}?)\)\s*[;)]"
-)
+_BY_CONFIGURATION = re.compile(r"cudaLaunchKernelEx")
 _CLUSTER_DIMS = re.compile(
     r"\b__cluster_dims__\s*\(([^()]*)\)\s*(?:(?:__launch_bounds__\s*\([^()]*\)|\w+)\s+)*?"
     r"(?!__launch_bounds__)(\w+)\s*\("
 )
 _EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
 _PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
+_SUMS = re.compile(  # of PyTorch: the type that sums of scalar_t have
+    r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?(?:\w+\s*::\s*)*(?:opmath_type|acc_type|OpMathType|AccumulateType)\s*<"
+)
+_DECLTYPE = re.compile(r"\bdecltype\s*\(\s*(\w+)\s*\)")
+INDEX = re.compile(r"(?i:index|idx|offset)")  # of a template's parameter: integers
 _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
 _DECLARED = re.compile(r"[\w*&>]\s+[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
-_ARGUMENTS = re.compile(r"\s*\(((?:[^;{}]|\{(?:[^;{}]|\{[^;{}]{0,100}\}){0,200}\}){0,500}?)\)\s*;")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LOOP = re.compile(r"\bfor\s*(\()\s*(?:[A-Za-z_][\w:]*\s+){0,3}(\w+)\s*=\s*([^;=]{1,100});")
 _BRACED = re.compile(r"\)\s*\{")
@@ -41,7 +39,6 @@ _HEAD = 300  # characters of what stands before a function's parameters
 _LARGEST_CLUSTER = 16
 _MOST = 1024  # threads of a block
 _KEPT = 8
-Called = tuple[int, str, str, str, tuple[str, str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +53,7 @@ class Launch:
     has the numbers of arguments of which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0, and -1
     where that is no number. `numbers` has what the text says of each argument, None where that is no number;
     of one that a loop around the launch counts it is an early one, ``1`` of ``for (int k = 0; k < n; k++)``.
+    `derived` is each argument in terms of the others, ``half`` of ``int half = n / 2``, "" where it is not.
     """
 
     entry: str
@@ -69,6 +67,7 @@ class Launch:
     lengths: tuple[str, ...] = field(default=(), compare=False)
     threads: tuple[int, ...] = field(default=(), compare=False)
     numbers: tuple[int | None, ...] = field(default=(), compare=False)
+    derived: tuple[str, ...] = field(default=(), compare=False)
 
     def over(self, parameters: Sequence[str], written: Sequence[str]) -> list[str]:
         """Return `blocks` or `lengths` in terms of a kernel's parameters, in place of what they are given."""
@@ -128,8 +127,15 @@ def _launches(source: str) -> tuple[Launch, ...]:
     allocated = allocations.Allocated(plain, functions, given, known_at)
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
-    for place, name, template, passed, (grid, block, shared) in calls(plain):
+    for place, name, template, passed, launch in calling.calls(plain):
         known = known_at(place)
+        grid, block, shared = launch
+        instance = _DECLTYPE.sub(functools.partial(_declared, plain[:place]), template)
+        named = known.arguments(instance, types | known.types) or not instance
+        member = re.search(r"(?<!\bstd)::", known.texts.get(grid.strip(), grid))  # Traits::kBlockM
+        if not named or member or not known.dimensions(block):
+            frame, known = _of_callers(source, place, known)
+            grid, block, shared = map(frame.members, launch)
         held = {name: size for at, name, size in sizes if at < place}
         arguments = tuple(map(values.uncast, text.split(passed)))
         lengths = allocated.at(place, arguments)
@@ -141,7 +147,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
         }
         found.append(
             Launch(
-                entry=name + known.arguments(template, types | known.types),
+                entry=name + known.arguments(instance, types | known.types),
                 line=plain.count("\n", 0, place) + 1,
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
@@ -152,9 +158,25 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 lengths=tuple(lengths.get(allocations.name(argument), "") for argument in arguments),
                 threads=known.among(arguments, block),
                 numbers=tuple(early.get(argument, known.number(argument)) for argument in arguments),
+                derived=tuple(known.derived(argument, arguments) for argument in arguments),
             )
         )
     return tuple(found)
+
+
+def _declared(before: str, decltype: re.Match[str]) -> str:
+    """Return the type that a variable was last declared with; the text itself where that is not known."""
+    declared = rf"([A-Za-z_][\w:]*(?:\s*<[^;(){{}}]*>)?)\s+{decltype[1]}\s*[;({{=]"
+    found = [kind for kind in re.findall(declared, before) if kind not in ("auto", "return")]
+    return found[-1] if found else decltype[0]
+
+
+def _of_callers(source: str, place: int, known: values.Values) -> tuple[frames.Frame, values.Values]:
+    """Return the first frame of a place, and what is known there of what is given to its templates."""
+    frame = frames.host(source).frames(place)[0]
+    own = frame.function.parameters if frame.function else ()
+    told = {n: v for n, v in frame.known.items() if n not in own and known.texts.get(n) != ""}
+    return frame, values.Values(known.texts | told)
 
 
 def _instance(plain: str, parameters: int) -> tuple[int, dict[str, str]]:
@@ -173,7 +195,8 @@ def _instance(plain: str, parameters: int) -> tuple[int, dict[str, str]]:
 def given_types(plain: str) -> dict[str, str]:
     """Return what template arguments of a blank text mean: its classes, and what templates are given."""
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
-    return {name: name for name in _classes(plain)} | dict.fromkeys(_PARAMETER.findall(plain), explicit)
+    numbers = {name: "int" if INDEX.search(name) else explicit for name in _PARAMETER.findall(plain)}
+    return {name: name for name in _classes(plain)} | dict.fromkeys(_SUMS.findall(plain), explicit) | numbers
 
 
 def _classes(plain: str) -> Iterator[str]:
@@ -186,28 +209,6 @@ def _classes(plain: str) -> Iterator[str]:
             yield at[1] or at[2]
 
 
-def calls(plain: str) -> list[Called]:
-    """Return (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
-    found = list[Called]()
-    for at in _LAUNCH.finditer(plain):
-        grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
-        passed = _ARGUMENTS.match(plain, at.end())
-        found.append((at.start(), at[1], at[2] or "", passed[1] if passed else "", (grid, block, shared)))
-    for at in _CONFIGURED.finditer(plain):
-        grid, block, shared = (
-            _last(plain[: at.start()], rf"\b{at[1]}\s*\.\s*{member}")
-            for member in ("gridDim", "blockDim", "dynamicSmemBytes")
-        )
-        found.append((at.start(), at[2], at[3] or "", at[4], (grid, block, shared)))
-    return sorted(found)
-
-
-def _last(plain: str, name: str) -> str:
-    """Return what a text assigns last to a name, a pattern; "" for one that it never gives a value."""
-    found = [at.end() for at in re.finditer(rf"{name}\s*=(?!=)", plain)]
-    return values.value_at(plain, found[-1]) if found else ""
-
-
 def cluster(source: str, entry: str) -> tuple[int, int, int]:
     """Return the blocks of a cluster of the kernel `entry`, 1s if it has none or their number is not known.
 
@@ -215,11 +216,16 @@ def cluster(source: str, entry: str) -> tuple[int, int, int]:
     """
     plain, name = text.blank(source), entry.partition("<")[0].rpartition("::")[2]
     known = values.Values(values.defined(source) | {n: value for _, n, value in values.given(plain)})
+    if "<" in entry and (template := text.find(text.entries(source), entry)):
+        known = values.Values(known.texts | template.types(entry))
     written = next((text.split(at[1]) for at in _CLUSTER_DIMS.finditer(plain) if at[2] == name), [])
-    for at in _CONFIGURED.finditer(plain):
-        if not written and at[2].rpartition("::")[2] == name:
-            before = plain[: at.start()]
-            written = [_last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
+    for place, kernel, *_ in calling.calls(plain):
+        if written or kernel.rpartition("::")[2] != name or not _BY_CONFIGURATION.match(plain, place):
+            continue
+        before = plain[:place]
+        written = [calling.last(before, rf"\bclusterDim\s*\.\s*{axis}") or "1" for axis in "xyz"]
+        for listed in re.findall(r"\bclusterDim\s*=?\s*\{([^{}]*)\}", before)[-1:]:
+            written = text.split(re.sub(r"\.\s*[xyz]\s*=?", "", listed))
     x, y, z = (*(known.number(part) for part in written), 1, 1, 1)[:3]
     return (x, y, z) if x and y and z and x * y * z <= _LARGEST_CLUSTER else (1, 1, 1)
 
@@ -233,6 +239,11 @@ def _loops(plain: str) -> list[tuple[int, int, str, str, int]]:
         end = text.closing(plain, braced.end() - 1) if braced else plain.find(";", closed)
         found.append((closed, end, at[2], at[3], "++" in plain[at.end() : closed]))
     return found
+
+
+def passed(launched: Launch | None, entry: text.Entry) -> tuple[str, ...]:
+    """Return what a launch passes for each parameter of a kernel, "" where that is not known."""
+    return (*(launched.arguments if launched else ()), *[""] * len(entry.parameters))[: len(entry.parameters)]
 
 
 def by_argument(source: str, entry: str) -> Launch | None:

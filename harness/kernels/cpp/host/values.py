@@ -11,6 +11,7 @@ from harness.kernels.expr import Expr, ExprError
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
+_ASKED = re.compile(r"\bcu(?:da)?(?:Device|Func|Get|Occupancy)\w*\s*\(\s*&\s*(\w+)")  # of the GPU at hand
 _DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
 _BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")
 _VECTORS = re.compile(r"\b(?:vector|(?:device|host)_vector)\s*<[\w\s:]+>\s+([^;]{1,300});")
@@ -34,13 +35,14 @@ _MULTIPLIES = re.compile("round|align|pad|multiple|next", re.IGNORECASE)
 _PART = re.compile(r"(?<![*-])(?<![*-] )\b([A-Za-z_]\w*)\s*//\s*(\w+)\b")
 _DIVISION = re.compile(r"(\w+)\s*/\s*(\w+|\([^()]*\))")
 _FUNCTION = re.compile(
-    r"\(([^(){};]*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]{0,2000})?\{"
+    r"\(((?:[^(){};]|\([^(){};]*\))*)\)\s*(?:(?:const|noexcept|override|final)\b\s*)*(?::(?!:)[^;{}]{0,2000})?\{"
 )
-_TEXTS = 64  # what is read of one, or of its headers, is asked for by each of its kernels
-_DEEPEST, _LONGEST = 8, 300  # names in each other, and characters of an expression
+_TEXTS, _DEEPEST, _LONGEST = 64, 8, 300  # texts that are kept, names in each other, characters of expressions
 _BYTES = {
     **dict.fromkeys(("char", "unsigned char", "bool", "int8_t", "uint8_t"), 1),
+    **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8_storage_t"), 1),
     **dict.fromkeys(("half", "__half", "short", "unsigned short", "int16_t", "uint16_t"), 2),
+    **dict.fromkeys(("nv_bfloat16", "__nv_bfloat16"), 2),
     **dict.fromkeys(("float", "int", "unsigned", "unsigned int", "int32_t", "uint32_t"), 4),
     **dict.fromkeys(("half2", "__half2", "short2", "char4", "uchar4"), 4),
     **dict.fromkeys(("double", "float2", "long", "unsigned long", "long long", "unsigned long long"), 8),
@@ -57,6 +59,7 @@ TYPE = re.compile(
     r"(?:unsigned )?(?:float|double|int|char|short|long|bool|(?:__)?half2?|(?:__)?nv_bfloat162?|u?int\d+_t"
     r"|float[234])|unsigned"
 )
+_INSTANCE = re.compile(rf"[\w:]+<(?:(?:\d+|{TYPE.pattern})[\s,]*)+>")
 
 
 def constants(texts: Sequence[str], own: Collection[str], arguments: Mapping[str, str]) -> Values:
@@ -102,6 +105,7 @@ def vectors(plain: str) -> Iterator[tuple[int, str, str]]:
 def given(plain: str) -> list[tuple[int, str, str]]:
     """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
     given = [(at.start(), at[1], value_at(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
+    given += [(at.start(), at[1], "") for at in _ASKED.finditer(plain)]
     given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
     given += [(place, f"{name}_size__", number) for place, name, number in vectors(plain)]
     for at in _ALIAS.finditer(plain):
@@ -119,7 +123,8 @@ def bodies(plain: str) -> list[tuple[int, int, int, tuple[str, ...]]]:
     found, done = [], 0
     for at in _FUNCTION.finditer(plain):
         if at.end() > done and (closed := text.closing(plain, at.end() - 1)) > 0:
-            names = (re.findall(r"\w+", part.partition("=")[0]) for part in text.split(at[1]))
+            parts = (re.sub(r"\[[^]]*\]", "", part.partition("=")[0]) for part in text.split(at[1]))
+            names = (re.findall(r"\w+", part) for part in parts)
             found.append((at.start(), at.end() - 1, closed, tuple(n[-1] for n in names if n)))
             done = closed
     return found
@@ -156,6 +161,11 @@ def _rounded_up(at: re.Match[str]) -> str:
     return f"((({at[2]}) + ({at[3]}) - 1) / ({at[3]}))" if _DIVIDES.search(at[1]) else at[0]
 
 
+def size(kind: str) -> int:
+    """Return the bytes of a type; 0 for one that is not known."""
+    return _BYTES.get(kind, 0)
+
+
 def uncast(written: str) -> str:
     """Return ``n`` for ``(int)n`` and ``static_cast<int>(n)``, and other expressions as they are."""
     plain = _CAST.sub("", written).strip()
@@ -179,21 +189,21 @@ class Values:
     """The values of names, as the text has them."""
 
     def __init__(self, texts: dict[str, str]) -> None:
-        self._texts = {"true": "1", "false": "0"} | texts
+        self.texts = {"true": "1", "false": "0"} | texts
         for name in {name.partition(".")[0] for name in texts if "." in name}:  # block.x = 256;
             if texts.get(name, "dim3") == "dim3":
                 parts = (texts.get(f"{name}.{axis}", "1") for axis in "xyz")
-                self._texts[name] = f"dim3({', '.join(parts)})"
+                self.texts[name] = f"dim3({', '.join(parts)})"
         self._numbers: dict[str, int | None] = {}
 
     @property
     def types(self) -> dict[str, str]:
         """Return the names that stand for types."""
-        return {name: value for name, value in self._texts.items() if TYPE.fullmatch(value)}
+        return {name: value for name, value in self.texts.items() if TYPE.fullmatch(value)}
 
     def dimensions(self, written: str) -> tuple[int, ...]:
         """Return one to three positive numbers; none where one of them is not known."""
-        written = self._texts.get(written.strip(), written).strip()
+        written = self.texts.get(written.strip(), written).strip()
         made = _MADE.match(written)
         numbers = [self.number(part) for part in (text.split(made[1]) if made else [written])]
         known = tuple(n for n in numbers if n is not None and n > 0)
@@ -218,23 +228,29 @@ class Values:
     def expressions(self, written: str, arguments: Mapping[str, str]) -> tuple[str, ...]:
         """Return one to three dimensions as expressions over arguments, by their other names.
 
-        None are returned where further names are left.
+        None are returned where further names are left; one of several dimensions that has such is "".
         ``n / 256`` is rounded up: host code that leaves the rest out has sizes without one.
         """
-        made = _MADE.match(self._texts.get(written.strip(), written).strip())
+        made = _MADE.match(self.texts.get(written.strip(), written).strip())
         parts = [self._expanded(p, arguments, _DEEPEST) for p in (text.split(made[1]) if made else [written])]
-        if None in parts or len(parts) > 3:
+        if not any(parts) or len(parts) > 3:
             return ()
-        return tuple(_WORD.sub(lambda word: arguments.get(word[0], word[0]), p) for p in parts if p)
+        return tuple(_WORD.sub(lambda word: arguments.get(word[0], word[0]), p or "") for p in parts)
 
     def called(self, arguments: Collection[str]) -> dict[str, str]:
         """Return which argument a name is, by its own and by the one it was given: ``WIDTH`` of a width."""
         names = {name: name for name in arguments if name.isidentifier()}
         given: dict[str, list[str]] = {}
         for name in names:
-            if (value := uncast(self._texts.get(name, ""))).isidentifier():
+            if (value := uncast(self.texts.get(name, ""))).isidentifier():
                 given.setdefault(value, []).append(name)
         return {value: largest(called) for value, called in given.items()} | names
+
+    def derived(self, written: str, arguments: Sequence[str]) -> str:
+        """Return one of some arguments in terms of the others, "" where it does not follow from them."""
+        others = {name for name in arguments if name != written and name.isidentifier()}
+        found = self._expanded(self.texts.get(written, written), others, _DEEPEST, up=False) or ""
+        return found if re.search(r"[-+*/]", found) and not others.isdisjoint(_WORD.findall(found)) else ""
 
     def length(self, written: str, arguments: Mapping[str, str]) -> str:
         """Return bytes as an expression over arguments, by their other names, and sizes of types.
@@ -247,21 +263,26 @@ class Values:
         found = _WORD.sub(lambda word: arguments.get(word[0], word[0]), found)
         return _PART.sub(r"((\1 + \2 - 1) // \2)", found)
 
-    def _expanded(self, written: str, arguments: Collection[str], depth: int) -> str | None:
-        """Return an expression in terms of `arguments` and numbers, or None."""
+    def _expanded(
+        self, written: str, arguments: Collection[str], depth: int, *, up: bool = True
+    ) -> str | None:
+        """Return an expression in terms of `arguments` and numbers, or None.
+
+        A division is rounded up, if asked for.
+        """
         plain = _CAST.sub("", _plain(written)).strip()
         plain = _ROUNDED_UP.sub(_rounded_up, _MEMBER.sub(self._member, plain))
-        if division := _DIVISION.fullmatch(plain):
+        if (division := _DIVISION.fullmatch(plain)) and up:
             plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
         if depth == 0 or len(plain) > _LONGEST:
             return None
         parts = []
         for word in re.split(r"([A-Za-z_]\w*)", plain.replace("/", "//")):
             own = word in arguments or word in ("min", "max") or not word.isidentifier()
-            own |= word.startswith(SIZEOF) and word not in self._texts
+            own |= word.startswith(SIZEOF) and word not in self.texts
             known = word if own else None
-            if known is None and (meant := self._texts.get(word)):
-                known = self._expanded(meant, arguments, depth - 1)
+            if known is None and (meant := self.texts.get(word)):
+                known = self._expanded(meant, arguments, depth - 1, up=up)
                 known = f"({known})" if known else None
             if known is None:
                 return None
@@ -274,7 +295,7 @@ class Values:
 
         One that is a block's only dimension, and no number, is -1.
         """
-        made = _MADE.match(self._texts.get(written.strip(), written).strip())
+        made = _MADE.match(self.texts.get(written.strip(), written).strip())
         parts = [part.strip() for part in (text.split(made[1]) if made else [written])]
         unknown = -1 if len(parts) == 1 else 0
         return tuple(self.number(name) or unknown if name in parts else 0 for name in names)
@@ -289,12 +310,12 @@ class Values:
         while left:
             words = set(_WORD.findall(left.pop())) - seen
             seen |= words
-            left += (self._texts.get(word, "") for word in words)
+            left += (self.texts.get(word, "") for word in words)
         return seen
 
     def _member(self, at: re.Match[str]) -> str:
         """Return the part of a ``dim3`` that ``block.x`` is; itself where it is not known."""
-        made = _MADE.match(self._texts.get(at[1], "").strip())
+        made = _MADE.match(self.texts.get(at[1], "").strip())
         parts = text.split(made[1]) if made else []
         return f"({(*parts, 1, 1, 1)['xyz'.index(at[2])]})" if parts else at[0]
 
@@ -302,7 +323,7 @@ class Values:
         """Return the value of a name, or None; one that is defined by itself has none."""
         if name not in self._numbers:
             self._numbers[name] = None
-            self._numbers[name] = self.number(self._texts.get(name, ""))
+            self._numbers[name] = self.number(self.texts.get(name, ""))
         return self._numbers[name]
 
     def arguments(self, written: str, types: Mapping[str, str]) -> str:
@@ -323,4 +344,7 @@ class Values:
             inner = self.arguments(written[len(name) :].strip(), types)
             return inner and f"{name.strip()}{inner}"
         number = None if written in types else self.number(written)
-        return types.get(written, "") if number is None else str(number)
+        if number is not None:
+            return str(number)
+        meant = self.texts.get(written, "")  # Traits<128, 64>, where those who call say so
+        return types.get(written, "") or (meant if _INSTANCE.fullmatch(meant) else "")

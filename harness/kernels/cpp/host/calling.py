@@ -1,0 +1,88 @@
+"""Find launches in host code: ``k<<<grid, block>>>(x)``, ``cudaLaunchKernelEx(&config, k, x)``."""
+
+from __future__ import annotations
+
+import re
+
+from harness.kernels import text
+from harness.kernels.cpp.host import values
+
+_LAUNCH = re.compile(
+    r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
+)
+_CONFIGURED = re.compile(
+    r"\bcudaLaunchKernelEx\s*\(\s*&?\s*(\w+)\s*,\s*&?([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,300}?>)?"
+    r"\s*,?([^;{}]{0,500}?)\)\s*[;)]"
+)
+_LISTED = re.compile(r"\bcudaLaunch(?:Cooperative)?Kernel(ExC)?\s*(\()")
+_FUNCTION = re.compile(
+    r"(?:\([^()]*\)|\w+_cast\s*<[^<>]*>\s*\()?\s*&?\s*([A-Za-z_][\w:]*)\s*(<[^;{}()]*>)?\s*\)?", re.DOTALL
+)
+_ARGUMENTS = re.compile(r"\s*\(((?:[^;{}]|\{(?:[^;{}]|\{[^;{}]{0,100}\}){0,200}\}){0,500}?)\)\s*;")
+Called = tuple[int, str, str, str, tuple[str, str, str]]
+
+
+def calls(plain: str) -> list[Called]:
+    """Return (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
+    found = list[Called]()
+    for at in _LAUNCH.finditer(plain):
+        grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
+        passed = _ARGUMENTS.match(plain, at.end())
+        kernel = _pointed(plain[: at.start()], at[1], at[2] or "")
+        found.append((at.start(), *kernel, passed[1] if passed else "", (grid, block, shared)))
+    for at in _CONFIGURED.finditer(plain):
+        before = plain[: at.start()]
+        kernel = _pointed(before, at[2], at[3] or "")
+        found.append((at.start(), *kernel, at[4], _configured(before, at[1])))
+    for at in _LISTED.finditer(plain):
+        given = text.split(plain[at.end() : text.closing(plain, at.start(2))])
+        before = plain[: at.start()]
+        if len(given) == 3 and at[1]:  # cudaLaunchKernelExC(&config, (void*)k, arguments)
+            launch, function, listed = _configured(before, given[0].strip("& ")), given[1], given[2]
+        elif len(given) > 3 and not at[1]:
+            launch, function, listed = (given[1], given[2], (*given, "0")[4]), given[0], given[3]
+        else:
+            continue
+        if named := _FUNCTION.fullmatch(function):
+            kernel, arguments = _pointed(before, named[1], named[2] or ""), _listed(before, listed)
+            found.append((at.start(), *kernel, arguments, launch))
+    return sorted(found)
+
+
+def _configured(before: str, name: str) -> tuple[str, str, str]:
+    """Return the grid, block and shared memory of a ``cudaLaunchConfig_t`` at the end of a text."""
+    members = ("gridDim", "blockDim", "dynamicSmemBytes")
+    listed = re.findall(rf"\b{name}\s*=?\s*\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}", before)
+    parts = text.split(listed[-1]) if listed else []
+    named = {at[1]: at[2] for part in parts if (at := re.match(r"\.\s*(\w+)\s*=?\s*(.*)", part, re.DOTALL))}
+    begun = named or dict(zip(members, parts, strict=False))
+    grid, block, shared = (
+        last(before, rf"\b{name}\s*\.\s*{member}") or begun.get(member, "") for member in members
+    )
+    return grid, block, shared
+
+
+def _pointed(before: str, name: str, template: str) -> tuple[str, str]:
+    """Return the kernel and its template arguments that a name means: ``auto kernel = &k<64>;``."""
+    given = (
+        re.findall(rf"\b{name}(?:\s*\)\s*\([^;{{}}()]*\))?\s*=(?!=)([^;{{}}]*);", before)
+        if not template
+        else []
+    )
+    value = "".join(given[-1:])
+    chosen = re.sub(r"\A[^?]*\?\s*([^:?]*(?:::[^:?]*)*):(?!:).*", r"\1", value, flags=re.DOTALL).strip()
+    function = _FUNCTION.fullmatch(chosen)
+    return (function[1], function[2] or "") if function else (name, template)
+
+
+def _listed(before: str, written: str) -> str:
+    """Return the arguments of a list of their addresses, ``void* args[] = {&x, &n};``."""
+    lists = re.findall(rf"\b{re.escape(written)}\s*\[[^]]*\]\s*=?\s*\{{([^{{}}]*)\}}", before)
+    given = text.split(lists[-1]) if lists else []
+    return ", ".join(re.sub(r"\A(?:\([\w\s*]+\)|&|\s)+", "", part) for part in given)
+
+
+def last(plain: str, name: str) -> str:
+    """Return what a text assigns last to a name, a pattern; "" for one that it never gives a value."""
+    found = [at.end() for at in re.finditer(rf"{name}\s*=(?!=)", plain)]
+    return values.value_at(plain, found[-1]) if found else ""

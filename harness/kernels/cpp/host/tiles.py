@@ -1,0 +1,138 @@
+"""Guess sizes and grids of kernels that go through tensors box by box.
+
+A pipeline has to come around for what is wrong with its stages to show, and a persistent kernel to its second
+tile: one box along each extent would hide both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from harness.kernels import text
+from harness.kernels.cpp.host import launches, values
+from harness.kernels.cpp.host.tensors import Encoded
+from harness.kernels.expr import Expr, ExprError
+
+_STAGES = re.compile(r"(?i:\w*stage\w*|\w*pipe\w*|q_?size|\w*depth|num_?buf\w*|\w*queue\w*)")
+_USUAL, _DEEPEST = 3, 12  # stages of a pipeline, where the text does not say, and at most
+_TILES, _WIDE = 4, 256  # boxes along a size that the grid is over, and elements where these are more
+_MOST = 2**17  # threads of a persistent kernel's launch
+_REST = 8  # elements that are missing in the last tile: what vectors read is whole
+_LONG = 2**16  # a size for which an extent is computed
+_SMS = 4  # multiprocessors that the emulator has
+_COUNTED = re.compile(r"[mM]ultiProcessorCount|\bnum_sms\b")
+
+
+def sizes(
+    maps: Mapping[str, Encoded],
+    launched: launches.Launch | None,
+    entry: text.Entry,
+    known: values.Values,
+    grid: Sequence[Expr],
+) -> dict[str, int]:
+    """Return the sizes of a kernel that are extents of its tensor maps: some boxes long.
+
+    Those in `grid`, over which its grid is, have several tiles, the last of them twice as many, so that rows
+    that are taken for columns show. One that the body compares with, as a guard does, ends within a tile.
+    One that is not in the grid goes around all stages of a pipeline, and twice through the first. So is one
+    that is an extent of several maps where the grid is not known.
+    """
+    found, loops = dict[str, int](), dict[str, int]()
+    over = frozenset[str]().union(*(blocks.names for blocks in grid))
+    stages = _stages(entry, known)
+    for name, boxes in _boxes(maps, launched, entry).items():
+        whole = math.lcm(*boxes)
+        tiles = whole * max(2, min(_TILES, _WIDE // whole))
+        if name not in over if over else len(boxes) > 1:
+            loops[name] = max(tiles, (stages + 2) * whole)
+        else:
+            found[name] = tiles
+    wide = [*found][-1:] if len(found) > 1 and len({*found.values()}) == 1 else []
+    found |= {name: 2 * found[name] for name in wide}
+    outside = re.sub(r"\bfor\s*\([^;{}]*;[^;{}]*;", " ", entry.body)
+    compared = {*re.findall(r"[\w)]\s*<\s*(\w+)\b(?!\s*[*/+])", outside)}
+    guarded = [name for name, n in found.items() if name in compared and n > 4 * _REST]
+    return loops | found | {name: found[name] - _REST for name in guarded}
+
+
+def several(
+    usual: Mapping[str, int], grid: Sequence[Expr], cluster: Sequence[int], fixed: Mapping[str, int]
+) -> dict[str, int]:
+    """Return sizes of a kernel with clusters that fill two of them along each axis: one may have idle blocks.
+
+    Sizes are doubled that the grid along this axis alone depends on, and that are not `fixed`.
+    """
+    found = dict(usual)
+    for along, blocks in zip(grid, cluster, strict=False):
+        names = along.names - fixed.keys()
+        for _ in range(_DEEPEST if blocks > 1 and len(names) == 1 and names <= found.keys() else 0):
+            with contextlib.suppress(ExprError):
+                if along({**fixed, **found}) < 2 * blocks:
+                    found |= {name: 2 * found[name] for name in names}
+    return found
+
+
+def grid(launched: launches.Launch | None, entry: text.Entry, source: str, called: str) -> tuple[Expr, ...]:
+    """Return the grid of a persistent kernel with tensor maps: that of its launch, or some multiprocessors.
+
+    Nothing is returned for another one. `called` is its body with what it calls, and `source` the file.
+    """
+    sizes = [p for p in entry.parameters if not p.pointer and "int" in p.type]
+    if launched is None or not sizes or all(p.type != "CUtensorMap" for p in entry.parameters):
+        return ()
+    if launched.grid:
+        small = math.prod(launched.grid) * math.prod(launched.block) <= _MOST
+        given = zip(entry.parameters, launched.numbers, strict=False)
+        several = any(p in sizes and (n is None or n > 1) for p, n in given)
+        return tuple(map(Expr.parse, launched.grid)) if small and several else ()
+    persistent = re.search(r"\bgridDim\s*\.\s*x\b", called) or _COUNTED.search(source)
+    cluster = math.prod(launches.cluster(source, entry.name))
+    return (Expr.parse(_SMS * cluster),) if persistent and not launched.blocks else ()
+
+
+def _stages(entry: text.Entry, known: values.Values) -> int:
+    """Return the stages of a kernel's pipeline, by what numbers in its text are called."""
+    words = {w for w in re.findall(r"\w+", entry.body) if _STAGES.fullmatch(w)}
+    found = [n for word in words if (n := known.number(word)) and 1 < n <= _DEEPEST]
+    return max(found, default=_USUAL)
+
+
+def _boxes(
+    maps: Mapping[str, Encoded], launched: launches.Launch | None, entry: text.Entry
+) -> dict[str, list[int]]:
+    """Return the boxes along each of a kernel's sizes, one for each map that it is an extent of.
+
+    That is what a launch passes of the names that the extents depend on, or has such a name.
+    """
+    passed = launches.passed(launched, entry)
+    sizes = {p.name: argument or p.name for p, argument in zip(entry.parameters, passed, strict=True)}
+    sizes = {p.name: sizes[p.name] for p in entry.parameters if not p.pointer and p.type != "CUtensorMap"}
+    kept = {word for written in (*sizes, *sizes.values()) for word in re.findall(r"[A-Za-z_]\w*", written)}
+    found: dict[str, list[int]] = {}
+    for encoded in maps.values():
+        for (own, written), box in zip(encoded.written, encoded.box, strict=True):
+            length = own.expression(written, kept)
+            there = own.host.frames(own.host.place(launched.line) if launched else 0)[0]
+            for name, argument in sizes.items() if length else ():
+                for one in (argument, name):
+                    size = there.expression(one, kept)
+                    if size and length and (units := _units(length, size)):
+                        found.setdefault(name, []).append(max(1, round(box * units)))
+                        break
+    return found
+
+
+def _units(length: Expr, size: Expr) -> float:
+    """Return how much of a size there is for each element of an extent: 0 where it does not depend on it.
+
+    Of an extent of K / 64 it is 64 of K, and where rows / 16 is the size, 1/16 for each of the rows.
+    """
+    for name in sorted(length.names & size.names):
+        with contextlib.suppress(ExprError):
+            extent, whole = (e(dict.fromkeys(e.names, 1) | {name: _LONG}) for e in (length, size))
+            if extent > 1 and whole > 1:
+                return whole / extent
+    return 0
