@@ -228,12 +228,9 @@ def test_every_shape_of_each_type_gets_a_kernel_of_that_type(dtype: str) -> None
     assert len(seen) >= 4  # not one for all
     largest = harness.choose(16384, 16384, 16384, sms=132, arch="sm_90a", dtype=dtype)
     # Of 8192 the H200's fastest, as measured, has 21 whole waves of 128 x 192; 128 x 256 has 15 and a half.
-    large, measured = (
-        harness.choose(8192, 8192, 8192, sms=132, arch="sm_90a", dtype=dtype, gpu=gpu)
-        for gpu in ("", "NVIDIA H200")
-    )
+    large = harness.choose(8192, 8192, 8192, sms=132, arch="sm_90a", dtype=dtype, gpu="NVIDIA H200")
     for one in (large, largest):  # what is fastest for 16384 nobody has measured
-        assert math.prod(one.tile) >= math.prod(measured.tile) or dtype == "tf32"
+        assert math.prod(one.tile) >= 128 * 192 or dtype == "tf32"
     with pytest.raises(UsageError, match=f"in {dtype} on sm_75"):
         label(64, 64, 64, arch="sm_75", dtype=dtype)
 
@@ -327,7 +324,8 @@ def test_a_kernel_without_maps_is_chosen_where_no_map_can_be() -> None:
     about["dtype"] = "bf16"
     cycles = {v.label: c for v, c in choose.ranked(*shape, **about)}
     slower = {v.label: c for v, c in choose.ranked(*shape, **about, pitches=Pitches(unmapped="AB"))}
-    assert cycles and all(slower[label] > cycles[label] for label in cycles if "mma_sync" not in label)
+    with_maps = [v for v, _ in choose.ranked(*shape, **about) if v.boxes]
+    assert with_maps and all(slower[v.label] > cycles[v.label] for v in with_maps)
 
 
 def test_which_operands_have_no_map() -> None:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli import main
-from harness.kernels.cpp.host import steps
+from harness.kernels.cpp.host.order import steps
 
 PROGRAMS = Path(__file__).parents[1] / "data" / "sequences"
 AFTER = {  # what the last kernel of each program is launched after

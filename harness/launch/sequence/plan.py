@@ -15,8 +15,9 @@ from typing import Any
 from harness.errors import HarnessError
 from harness.kernels import catalog, text
 from harness.kernels.cpp import calls, elements, guesses
-from harness.kernels.cpp.host import launches, steps
-from harness.kernels.cpp.host.host_calls import (
+from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host.order import steps
+from harness.kernels.cpp.host.order.host_calls import (
     ALLOCATE,
     COPY,
     FILL,

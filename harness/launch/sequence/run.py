@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from harness.emulator import Emulation
 from harness.errors import EmulatorError, HarnessError
 from harness.kernels.compiler import compile_kernel
-from harness.kernels.cpp.host.host_calls import COPY, FILL, SCANS, SEQUENCE, Step
+from harness.kernels.cpp.host.order.host_calls import COPY, FILL, SCANS, SEQUENCE, Step
 from harness.kernels.cpp.host.values import Values
 from harness.launch.builds import Built
 from harness.launch.emulated import Memory, Options, launch

@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from harness.kernels import text
-from harness.kernels.cpp.host import allocations, host_calls, launches, values
-from harness.kernels.cpp.host.host_calls import ALLOCATE, LAUNCH, LOST, Step
-from harness.kernels.cpp.host.meanings import FIRST, Function, Meanings
+from harness.kernels.cpp.host import allocations, calling, launches, values
+from harness.kernels.cpp.host.order import host_calls
+from harness.kernels.cpp.host.order.host_calls import ALLOCATE, LAUNCH, LOST, Step
+from harness.kernels.cpp.host.order.meanings import FIRST, Function, Meanings
 
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\.(?!(?:x|y|z)\b)(?=[A-Za-z_]\w*\b(?!\s*[(<]))")
 _THROUGH = re.compile(r"(?<=[\w\]])->(?=[A-Za-z_]\w*\b(?!\s*[(<]))")
@@ -104,7 +105,7 @@ class _Reader:
         }
         self._given = values.given(self._plain)
         self._meanings = Meanings(source, self._given, self._functions)
-        self._launches = launches.calls(sized)
+        self._launches = calling.calls(sized)
         self._entries = [launch.entry for launch in launches.launches(source)]
         self._events = sorted(self._all_events())
         self._regions = [replace(r, changed=self._changed(r)) for r in _regions(self._plain)]
