@@ -64,7 +64,7 @@ def timed(
         for key, one in truth.items():
             if key[0] == dtype and one.serves(*shape[:2], "sm_90a"):
                 where = {"shape": shape, "layout": "NT", "sms": SMS}
-                pitches = Pitches(straddled="" if number % 4 else "A", unmapped=unmapped)
+                pitches = Pitches(straddled="" if number % 4 else "AB", unmapped=unmapped)
                 variant = laid_out[key]
                 time = Time(
                     draw=("0", number),
@@ -104,8 +104,9 @@ def test_constants_are_recovered(truth: Mapping[Key, Candidate]) -> None:
 
         off = apart(found)
         assert np.median(off) < 0.06 and np.median(off) < np.median(apart(known)) / 2, constant
-    before, after = fit_model.regrets(known, test), fit_model.regrets(found, test)
-    assert np.mean(after) < 0.02 and np.mean(after) < np.mean(before) / 2
+    before, after, least = (fit_model.regrets(some, test) for some in (known, found, truth))
+    assert np.mean(after) < np.mean(before) / 2
+    assert np.mean(after) < np.mean(least) + 0.01, "the truth loses that, too: the fastest is so by noise"
     alone = {time.draw: time for time in test}
     assert len(fit_model.regrets(known, list(alone.values()))) == 0 < len(before), "nothing is lost"
     assert found.keys() == known.keys()
@@ -185,7 +186,8 @@ def write(path: Path, measured: list[Time], **row: Any) -> Path:
     for draw in dict.fromkeys(t.draw for t in measured):
         some = [t for t in measured if t.draw == draw]
         M, N, K = some[0].shape
-        pitches = {"lda": K + 8 * (some[0].pitches.straddled == "A"), "ldb": K, "ldc": N}
+        lda, ldb = (K + 8 * (x in some[0].pitches.straddled) for x in "AB")
+        pitches = {"lda": lda, "ldb": ldb, "ldc": N}
         axes = {"M": M, "N": N, "K": K, **pitches, "transa": 0, "transb": 1}
         listed = [
             {
