@@ -193,11 +193,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const int line = warp_n + lane / 8 * 2 + lane % 2;  // its first column; others lie eight apart
     const int swizzle = lines_swizzle<BK>(line);
     float b[TN][4];  // four k of each column
-    const auto b_of = [&](int j, int k) { return b[j][k % 4]; };
     const auto begin_of_b = [&](int stage) { return Bs[stage][line]; };
     const auto read_line = [&](int j, const float* bs, int unit) {
         *(float4*)b[j] = *(const float4*)&bs[j * 8 * BK + (unit ^ swizzle) * 4];
     };
+    const auto b_of = [&](int j, int k) { return b[j][k % 4]; };
 #else
     float b[2][TN];
     const auto b_of = [&](int j, int k) { return b[k % 2][j]; };

@@ -250,8 +250,8 @@ extern "C" __global__ void
     const int unit = lane / 8 % 2 * 5 ^ lane / 16 ^ warp % 2 * 2, n_lane = unit * 4 + lane / 4 % 2 * 2;
     const int n_first = BOTH_SHARED ? warp % 2 * 16 + lane / 4 : n_lane;  // its columns of B, two
     const int n_step = BOTH_SHARED ? 8 : 1;
-    const int b_low = k_lane * 32 + (n_lane ^ k_lane * 4);
-    const int b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
+    [[maybe_unused]] const int b_low = k_lane * 32 + (n_lane ^ k_lane * 4);
+    [[maybe_unused]] const int b_high = (k_lane + 4) * 32 + (n_lane ^ (k_lane + 4) * 4);
 
     const int c_rows = TRANSA ? N : M, c_columns = TRANSA ? M : N;
     float sums[HALVES][BM / 2] = {};  // at 4 * j + e: row 8 * j + 2 * k_lane + e of A, column n_first; at + 2: n_first + n_step
