@@ -14,7 +14,7 @@ from harness.kernels.spec import LAYOUT
 from harness.results import record
 from shared.places import RECORDS, record_file
 
-FILES = sorted(f for f in RECORDS.glob("h200/matmul/*.json") if not f.stem.startswith("sustained"))
+FILES = sorted(f for f in RECORDS.glob("h200/matmul/*.json*") if not f.stem.startswith("sustained"))
 
 # File, shape and why: to be recorded anew. What is listed and is not stale fails as well.
 FP32, SHARED = "fp32's kernels are among the candidates", "blocks share tiles of panels"
@@ -23,7 +23,7 @@ TREES = "600 trees that know the constants correct the costs"
 TUNED = "entries of the table from before clusters and ping-pong are gone"
 STALE: tuple[tuple[str, str, str], ...] = (
     *(
-        (f"{name}-bf16x6.json", f"{shape} bf16x6", why)
+        (f"{name}-bf16x6", f"{shape} bf16x6", why)
         for name in ("graph", "squares")
         for shape, why in (
             ("256", FP32),
@@ -33,9 +33,9 @@ STALE: tuple[tuple[str, str, str], ...] = (
             ("1025x1023x1025", SHARED),
         )
     ),
-    ("squares-fp16x3.json", "512 fp16x3", FP32),
+    ("squares-fp16x3", "512 fp16x3", FP32),
     *(
-        (f"{name}-{dtype}{end}.json", f"{shape} {dtype}", TREES)
+        (f"{name}-{dtype}{end}", f"{shape} {dtype}", TREES)
         for dtype in ("bf16", "fp16")
         for name, end, shape in (
             ("graph", "", "2048"),
@@ -45,12 +45,12 @@ STALE: tuple[tuple[str, str, str], ...] = (
         )
     ),
     *(
-        (f"{name}-bf16x6.json", f"{shape} bf16x6", TILES)
+        (f"{name}-bf16x6", f"{shape} bf16x6", TILES)
         for name in ("graph", "squares")
         for shape in ("1024", "8192x256x1024", "256x8192x1024", "4096x4096x64")
     ),
     *(
-        (f"{name}-3xtf32.json", f"{shape} 3xtf32", why)
+        (f"{name}-3xtf32", f"{shape} 3xtf32", why)
         for name in ("graph", "squares")
         for shape, why in (
             *((shape, TILES) for shape in ("256", "512", "1024")),
@@ -58,7 +58,7 @@ STALE: tuple[tuple[str, str, str], ...] = (
         )
     ),
     *(
-        (f"{name}{dtype}{end}.json", f"{shape} {dtype}", TUNED)
+        (f"{name}{dtype}{end}", f"{shape} {dtype}", TUNED)
         for dtype in ("bf16", "fp16")
         for name, end, shapes in (
             ("squares-", "", "512 1024 4096 8192"),
@@ -73,25 +73,25 @@ STALE: tuple[tuple[str, str, str], ...] = (
     *(
         (name, shape, TUNED)
         for name, shapes in (
-            ("squares-tf32.json", ("512 tf32", "8192 tf32")),
-            ("rectangle-tf32-3.json", ("512x512x16384 tf32",)),
-            ("rectangle-tf32-5.json", ("64x4096x4096 tf32",)),
-            ("rectangle-tf32-7.json", ("1024x3072x768 tf32",)),
+            ("squares-tf32", ("512 tf32", "8192 tf32")),
+            ("rectangle-tf32-3", ("512x512x16384 tf32",)),
+            ("rectangle-tf32-5", ("64x4096x4096 tf32",)),
+            ("rectangle-tf32-7", ("1024x3072x768 tf32",)),
             (
-                "graph-fp32.json",
+                "graph-fp32",
                 ("16x4096x4096", "512x512x16384", "64x4096x4096", "128x1024x8192", "1024x3072x768"),
             ),
-            ("rectangle-3.json", ("512x512x16384",)),
-            ("rectangle-9.json", ("16x4096x4096",)),
-            ("rectangle-10.json", ("64x4096x4096",)),
-            ("rectangle-11.json", ("128x1024x8192",)),
-            ("rectangle-12.json", ("1024x3072x768",)),
+            ("rectangle-3", ("512x512x16384",)),
+            ("rectangle-9", ("16x4096x4096",)),
+            ("rectangle-10", ("64x4096x4096",)),
+            ("rectangle-11", ("128x1024x8192",)),
+            ("rectangle-12", ("1024x3072x768",)),
         )
         for shape in shapes
     ),
-    ("squares-3xtf32.json", "8192x256x1024 3xtf32", TILES),
-    ("squares-3xtf32.json", "256x8192x1024 3xtf32", TILES),
-    ("squares-3xtf32.json", "1025x1023x1025 3xtf32", FITTED),
+    ("squares-3xtf32", "8192x256x1024 3xtf32", TILES),
+    ("squares-3xtf32", "256x8192x1024 3xtf32", TILES),
+    ("squares-3xtf32", "1025x1023x1025 3xtf32", FITTED),
 )
 
 
@@ -120,7 +120,7 @@ def stale(name: str, content: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 @pytest.mark.slow
 def test_recorded_choices_are_todays() -> None:
     record_file("h200/matmul/squares")
-    contents = {path.name: record.load(path) for path in FILES}
+    contents = {path.name.partition(".")[0]: record.load(path) for path in FILES}
     assert sum(bool(r.get("chosen")) for c in contents.values() for r in c["rows"]) >= 30
     found = [entry for name, content in contents.items() for entry in stale(name, content)]
     known = {(name, shape) for name, shape, _ in STALE}

@@ -185,7 +185,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> N
     assert harness("compare", str(tmp_path / "r.json"), str(tmp_path / "none.json")).exit_code == 2
 
 
-FILES = sorted(RECORDS.rglob("*.json")) if RECORDS.is_dir() else []
+FILES = sorted(RECORDS.rglob("*.json*")) if RECORDS.is_dir() else []
 
 
 @pytest.mark.slow
