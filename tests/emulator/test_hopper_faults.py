@@ -360,7 +360,8 @@ FAULTS = [
         ("threads copy lines as if nothing were swizzled", "(k / 4 ^ lines_swizzle<TILE_K>(line)) * 4",
          "k / 4 * 4", "fp32_lines.cuh"),
         ("the rest of k is not zeros", "at + j, j < left);", "at + j, true);", "fp32_lines.cuh"),
-        ("lines past the last one are read", "(first + min(line, last)) * ld", "(first + line) * ld", "fp32_lines.cuh"),
+        ("lines past the last one are read", "(first + min(line, last)) * ld", "(first + line) * ld",
+         "fp32_lines.cuh"),
     ),
     *faults(
         "26_wgmma_split",
