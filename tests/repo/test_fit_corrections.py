@@ -87,7 +87,8 @@ def test_earlier_times_teach_the_shape_and_not_the_time() -> None:
     at, more = predicted(both)
     unmarked, _ = predicted(replace(both, earlier=np.zeros_like(both.earlier)))
     assert abs(at) < 0.06 and unmarked > 0.1
-    assert more == pytest.approx(np.log(1.5), abs=0.12)
+    # The first trees see both times where today has draws, and 1.95 elsewhere: the last ones move all alike.
+    assert np.log(1.5) - 0.12 < more < np.log(1.95) - 0.08
     assert abs(predicted(today)[1]) < 0.02
 
 
