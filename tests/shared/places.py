@@ -15,4 +15,5 @@ def record_file(name: str) -> Path:
     """
     if not RECORDS.is_dir():
         pytest.skip("records/ is not in the source distribution: run this test in a checkout")
-    return RECORDS / f"{name}.json"
+    plain = RECORDS / f"{name}.json"
+    return plain if plain.exists() else plain.with_suffix(".json.xz")
