@@ -255,7 +255,7 @@ def _numbers(several: Sequence[_Launched], problem: Problem, of_host: Mapping[st
         loose |= {*known.strides, *known.pitches}
         for name, written in launch.integers():
             value = getattr(problem, name) if last else known.scalars[name]
-            if written.isidentifier():
+            if written:  # an expression of several names as well: the same one is the same number
                 rank = 0 if last and name in given else 1 if name not in loose else 2 if last else 4
                 found[written] = min(found.get(written, (9, 0)), (rank, int(value)))
     for name, number in of_host.items():
@@ -341,6 +341,6 @@ def _evaluated(written: str, numbers: Mapping[str, int]) -> int | None:
     """Return the value of an expression, or None."""
     try:
         expression = Expr.parse(" ".join(written.split()))
-        return expression(numbers) if expression.names <= numbers.keys() else None
+        return expression(numbers) if expression.names <= numbers.keys() else numbers.get(written)
     except (ExprError, RecursionError):
         return None
