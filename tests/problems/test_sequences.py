@@ -245,6 +245,18 @@ def test_a_size_that_is_an_expression_of_large_numbers_is_the_same_for_all(tmp_p
     assert rows["use"] == "reference" and "after make on the same buffers" in said
 
 
+def test_a_size_that_is_a_product_of_small_numbers_is_no_multiple_of_the_block(tmp_path: Path) -> None:
+    """A missing guard shows behind other kernels as well."""
+    source = HOST.replace("(int* at, float* y, int n, bool", "(int* at, float* y, bool")
+    source = source.replace("really) {", "really) {\n  const int w = 640, h = 480;")
+    source = (
+        source.replace("at, n);", "at, w * h);").replace("y, n);", "y, w * h);").replace("((n +", "((w * h +")
+    )
+    rows, said = check(tmp_path, source)
+    assert rows["use"] == "reference" and "-a n=1000" in said and "after make on the same buffers" in said
+    assert check(tmp_path, source.replace("if (i < n) y[at[i]]", "y[at[i]]"))[0]["use"] == "FAILED"
+
+
 def test_sizes_that_are_given_are_those_of_all(tmp_path: Path) -> None:
     _, said = check(tmp_path, HOST, "--entry", "use", "-a", "n=300")
     assert "-a at=300 -a y=300 -a n=300" in said and "after make on the same buffers" in said
