@@ -50,6 +50,7 @@ def test_what_a_function_is_given_is_no_constant() -> None:
 def test_a_tensor_map_is_read() -> None:
     """Where extents are no numbers there are four boxes, and no more in any case; boxes have to be known."""
     assert set(found(HOST)) == {"a"}, "a brace around a name is none of ours"
+    assert found(HOST.replace("encode(&in", "entry_point()(&in")) == found(HOST)
     known = HOST.replace("(box3)", "box3").replace("BOX, 16}", "BOX, 16}, box3[] = {8, 4, BOX / 8}")
     at = found(known.replace("shape,", "shape_of(n),").replace("NAMED", "out"))
     assert at["a"] == tensors.Encoded(

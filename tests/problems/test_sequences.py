@@ -106,6 +106,8 @@ void run(int* at, float* y, int n, bool really) {
 """
 MAKE, USE = "make<<<(n + 255) / 256, 256>>>(at, n);", "use<<<(n + 255) / 256, 256>>>(at, y, n);"
 
+SCAN = "cub::DeviceScan::ExclusiveSum(t, b, y, at, n);"  # of which the first only asks for b
+
 
 @pytest.mark.parametrize(
     ("old", "new", "left"),
@@ -124,10 +126,14 @@ MAKE, USE = "make<<<(n + 255) / 256, 256>>>(at, n);", "use<<<(n + 255) / 256, 25
         (MAKE, "CHECK(cudaMemsetAsync((void*)at, 0xff, n * sizeof(int), stream));", ["fill"]),
         (MAKE, "thrust::sequence(thrust::device, at, at + n);", ["sequence"]),
         (MAKE, "thrust::device_ptr<int> p(at); thrust::sort(p, p + n);", ["sort"]),
+        (MAKE, "thrust::device_ptr<int> q(y), p(at); thrust::sort_by_key(q, q + n, p);", ["sort_by_key"]),
         (MAKE, "auto p = thrust::device_pointer_cast(at); thrust::inclusive_scan(p, p + n, p);",
          ["inclusive_scan"]),
         (MAKE, "thrust::sort(thrust::device, at, at + n, thrust::greater<int>());", ["lost"]),
         (MAKE, "cub::DeviceScan::ExclusiveSum(temp, bytes, y, at, n);", ["exclusive_scan"]),
+        (MAKE, f"void* t = nullptr; {SCAN} cudaMalloc(&t, b); {SCAN}", ["exclusive_scan"]),
+        (MAKE, f"void *t{{}}; {SCAN} {SCAN.replace('y, at', 'at, y')} allocate(t, b); {SCAN}",
+         ["exclusive_scan"]),
         (MAKE, "", []),
         (USE, f"if (really) {USE}", ["launch"]),
         (USE, f"while (n > 0) {{ {USE} n /= 2; }}", ["launch"]),
@@ -218,6 +224,37 @@ def test_a_text_without_launches_says_nothing() -> None:
 def test_in_doubt_contents_are_guessed(tmp_path: Path, old: str, new: str) -> None:
     rows, said = check(tmp_path, HOST.replace(old, new))
     assert rows["use"] == "reference" and "on the same buffers" not in said
+
+
+def test_what_a_scan_of_cub_leaves_is_found(tmp_path: Path) -> None:
+    """A kernel is right only behind the scan, and what CUB wants of storage is asked before the first one."""
+    source = HOST.replace(" at[i] = i;", " at[i] = 1;")
+    assert check(tmp_path, source)[0]["use"] == "FAILED"
+    scan = SCAN.replace("y, at", "at, at")
+    source = source.replace(USE, f"void* t = NULL; {scan} cudaMalloc(&t, b); {scan}\n  {USE}")
+    rows, said = check(tmp_path, source)
+    assert rows["use"] == "reference" and "after make, ExclusiveSum on the same buffers" in said
+
+
+def test_a_size_that_is_an_expression_of_large_numbers_is_the_same_for_all(tmp_path: Path) -> None:
+    source = HOST.replace("at[i] = i;", "at[i] = n - 1 - i;").replace(
+        "(int* at, float* y, int n, bool", "(bool"
+    )
+    source = source.replace("really) {", "really) {\n  const int w = 1920, h = 1080; int *at; float *y;")
+    rows, said = check(tmp_path, source.replace("at, n);", "at, w * h);").replace("y, n);", "y, w * h);"))
+    assert rows["use"] == "reference" and "after make on the same buffers" in said
+
+
+def test_a_size_that_is_a_product_of_small_numbers_is_no_multiple_of_the_block(tmp_path: Path) -> None:
+    """A missing guard shows behind other kernels as well."""
+    source = HOST.replace("(int* at, float* y, int n, bool", "(int* at, float* y, bool")
+    source = source.replace("really) {", "really) {\n  const int w = 640, h = 480;")
+    source = (
+        source.replace("at, n);", "at, w * h);").replace("y, n);", "y, w * h);").replace("((n +", "((w * h +")
+    )
+    rows, said = check(tmp_path, source)
+    assert rows["use"] == "reference" and "-a n=1000" in said and "after make on the same buffers" in said
+    assert check(tmp_path, source.replace("if (i < n) y[at[i]]", "y[at[i]]"))[0]["use"] == "FAILED"
 
 
 def test_sizes_that_are_given_are_those_of_all(tmp_path: Path) -> None:

@@ -255,11 +255,13 @@ def _numbers(several: Sequence[_Launched], problem: Problem, of_host: Mapping[st
         loose |= {*known.strides, *known.pitches}
         for name, written in launch.integers():
             value = getattr(problem, name) if last else known.scalars[name]
-            if written.isidentifier():
+            if written:  # an expression of several names as well: the same one is the same number
                 rank = 0 if last and name in given else 1 if name not in loose else 2 if last else 4
                 found[written] = min(found.get(written, (9, 0)), (rank, int(value)))
+    own = [_WORD.findall(written) for written, (rank, _) in found.items() if rank == 2]
+    composed = {n for names in own if found.keys().isdisjoint(names) for n in names}  # its size stays small
     for name, number in of_host.items():
-        if 0 <= number <= _FEW:
+        if 0 <= number <= _FEW and name not in composed:
             found[name] = min(found.get(name, (9, 0)), (3, number))
     return {name: number for name, (_, number) in found.items()}
 
@@ -341,6 +343,6 @@ def _evaluated(written: str, numbers: Mapping[str, int]) -> int | None:
     """Return the value of an expression, or None."""
     try:
         expression = Expr.parse(" ".join(written.split()))
-        return expression(numbers) if expression.names <= numbers.keys() else None
+        return expression(numbers) if expression.names <= numbers.keys() else numbers.get(written)
     except (ExprError, RecursionError):
         return None

@@ -26,7 +26,7 @@ _TYPES = {  # of C++
     **{"float": "FLOAT32", "double": "FLOAT64", "int": "INT32", "int32_t": "INT32", "uint32_t": "UINT32"},
 }
 _TYPE = re.compile(r"\bCU_TENSOR_MAP_DATA_TYPE_(\w+)")
-_CALL = re.compile(r"\b(?!if\b|while\b|switch\b)\w+\s*(\()")
+_CALL = re.compile(r"\b(?!if\b|while\b|switch\b)\w+\s*(?:\(\s*\)\s*)?(\()")
 _VARIABLE = re.compile(r"\b__(?:constant|device)__\s+(?:static\s+|const\s+)*CUtensorMap\s+(\w+)\s*[;\[{=]")
 _ARGUMENTS = 12  # of cuTensorMapEncodeTiled
 _NAME, _KIND, _RANK, _EXTENTS, _BOX, _SWIZZLE = 0, 1, 2, 4, 6, 9  # which of them these are

@@ -21,6 +21,7 @@ _HARMLESS = re.compile(
     r"|cout|cerr|endl|min|max|push_back|catch|defined|reinterpret_cast|void|int|float|raw_pointer_cast|resize"
 )
 _WRAPPED = re.compile(r"\bdevice_ptr\s*<[^<>;]*>\s+(\w+)\s*([({=])")
+_ANOTHER = re.compile(r"\s*,\s*(\w+)\s*([({=])")
 _ZEROED = re.compile(r"\bdevice_vector\s*<[^;<>]{1,100}>\s+([^;]{1,300});")
 _POLICY = re.compile(
     r"(?:thrust\s*::\s*)?(?:device|host|seq)|[\w:.]*\bpar(?:_nosync)?\b.*|\w*(?:policy|exec)\w*"
@@ -70,7 +71,9 @@ def steps(name: str, arguments: Sequence[str], value: _Reader, buffer: _Reader) 
     elif "thrust" in space or base in (*SCANS, "sort_by_key"):
         yield from _thrust(base, [a for a in arguments if not _POLICY.fullmatch(a.strip())], value, buffer)
     elif base in _CUB and len(arguments) > 4 and arguments[0].strip() not in NOTHING:
-        yield Step(kind=_CUB[base], buffers=(buffer(given[2]), buffer(given[3])), values=(value(given[4]),))
+        yield Step(
+            kind=_CUB[base], buffers=(buffer(given[2]), buffer(given[3])), values=(value(given[4]), "0")
+        )
     elif not _HARMLESS.fullmatch(base):
         lost = tuple(filter(None, (buffer(a) for a in arguments)))
         if lost:
@@ -139,8 +142,24 @@ def understood(plain: str) -> Iterator[str]:
 def wrapped(plain: str) -> Iterator[tuple[int, str, str]]:
     """Yield (place, name, buffer) of what is declared as another name: ``thrust::device_ptr<int> p(x)``."""
     for at in _WRAPPED.finditer(plain):
-        end = text.closing(plain, at.end() - 1) if at[2] != "=" else plain.find(";", at.end())
-        yield at.start(1), at[1], plain[at.end() : end].strip()
+        one: re.Match[str] | None = at
+        while one:  # ``p(x), q(y);``
+            end = text.closing(plain, one.end() - 1) if one[2] != "=" else plain.find(";", one.end())
+            yield one.start(1), one[1], plain[one.end() : end].strip()
+            one = _ANOTHER.match(plain, end + 1) if one[2] != "=" and end > 0 else None
+
+
+def asks(name: str, before: str, arguments: Sequence[str]) -> bool:
+    """Return True where CUB is only asked how many bytes it wants, behind a text: storage is no pointer yet.
+
+    Between ``= nullptr`` and such a call nobody gets the storage but others of CUB.
+    """
+    storage = arguments[0].strip() if arguments and name.rpartition("::")[2] in _CUB else ""
+    if not storage.isidentifier():
+        return False
+    *_, last = [None, *re.finditer(rf"\b{storage}\s*(?:=\s*|\{{\s*)(?:{'|'.join(NOTHING)}|\}})", before)]
+    more = re.sub(rf"\bDevice\w+::\w+\s*\(\s*{storage}\b", "", before[last.end() :]) if last else storage
+    return not re.search(rf"\b{storage}\b", more)
 
 
 def zeroed(plain: str) -> Iterator[tuple[int, str]]:

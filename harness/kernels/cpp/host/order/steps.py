@@ -162,7 +162,10 @@ class _Reader:
         for call in _CALL.finditer(self._plain):
             closed = text.closing(self._plain, call.end() - 1)
             if closed > 0 and "<<" not in (call[2] or "") and call.start() not in names:
-                yield call.start(), -1, call[1], tuple(text.split(self._plain[call.end() : closed]))
+                arguments = tuple(text.split(self._plain[call.end() : closed]))
+                before = self._plain[self._around(call.start())[1] : call.start()]
+                if not host_calls.asks(call[1], before, arguments):
+                    yield call.start(), -1, call[1], arguments
 
     def _around(self, place: int) -> Function:
         return next((f for f in self._functions if f[1] < place < f[2]), (0, 0, len(self._plain), ()))
