@@ -33,7 +33,7 @@
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
-// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91%", "no LDGSTS in loop", "no BAR in loop",
+// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91% if not LINES", "FFMA share in loop >= 89%", "no LDGSTS in loop", "no BAR in loop",
 //          "UTMALDG if TRANSA or LINES or not TRANSB", "no LDL", "no STL"]
 // claim = "All SMs finish together: the 45 tiles of 128 x 256 of n = 1025 keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]

@@ -44,7 +44,8 @@
 // parts = "(SHARE == 0) * SPLIT"
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if TRANSA == TRANSB", "no LDS in loop if TRANSA < TRANSB",
 //          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "no BRA.U.ANY", "ACQBULK", "PREEXIT",
-//          "no LDL in loop", "no STL in loop", "no LDL if CLUSTER + SHARE * TRANSA == 1 or BM < 256", "no STL if CLUSTER + SHARE * TRANSA == 1 or BM < 256"]
+//          "no LDL in loop", "no STL in loop", "no LDL if HALVES == 1 and (CLUSTER + SHARE * TRANSA == 1 or BM < 256)",
+//          "no STL if HALVES == 1 and (CLUSTER + SHARE * TRANSA == 1 or BM < 256)"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
 // predict = ["conflicts == 0", "conflicts with TRANSA=1 TRANSB=1 == 0 at N=256 transa=1 transb=1",
 //            "seconds < 1 of cuBLAS at N=2048"]
