@@ -197,10 +197,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     const auto read_line = [&](int j, const float* bs, int unit) {
         *(float4*)b[j] = *(const float4*)&bs[j * 8 * BK + (unit ^ swizzle) * 4];
     };
-    const auto b_of = [&](int j, int k) { return b[j][k % 4]; };
 #else
     float b[2][TN];
-    const auto b_of = [&](int j, int k) { return b[k % 2][j]; };
     const auto begin_of_b = [&](int stage) { return &Bs[stage][slice * DEEP][tile_n]; };
     const auto read_line = [](int, const float*, int) {};
 #endif
@@ -211,6 +209,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * 8];
 #endif
     };
+#if B_IN_LINES
+    const auto b_of = [&](int j, int k) { return b[j][k % 4]; };
+#else
+    const auto b_of = [&](int j, int k) { return b[k % 2][j]; };
+#endif
 
     int stage = 0, parity = 0;
     const float *as, *bs;
