@@ -324,8 +324,10 @@ def test_a_kernel_without_maps_is_chosen_where_no_map_can_be() -> None:
     about["dtype"] = "bf16"
     cycles = {v.label: c for v, c in choose.ranked(*shape, **about)}
     slower = {v.label: c for v, c in choose.ranked(*shape, **about, pitches=Pitches(unmapped="AB"))}
-    with_maps = [v for v, _ in choose.ranked(*shape, **about) if v.boxes]
-    assert with_maps and all(slower[v.label] > cycles[v.label] for v in with_maps)
+    with_maps = {v.label for v, _ in choose.ranked(*shape, **about) if v.boxes}
+    assert with_maps and all(slower[label] > cycles[label] for label in with_maps)
+    others = [label for label in cycles.keys() - with_maps if "mma_sync" not in label]
+    assert others and all(slower[label] > 0.99 * cycles[label] for label in others)  # 37 shifts such rows
 
 
 def test_which_operands_have_no_map() -> None:

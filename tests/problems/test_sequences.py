@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels.cpp.host.order import steps
+from harness.launch.sequence import run
 
 PROGRAMS = Path(__file__).parents[1] / "data" / "sequences"
 AFTER = {  # what the last kernel of each program is launched after
@@ -58,6 +61,23 @@ FAULTS = [  # program, text, what replaces it, the kernel that has a finding the
     ("permute", "if (i < n) order[i]", "if (i < n - 1) order[i]", "inverse"),
     ("bucket", "head[asked[i] % buckets]", "head[asked[i] % buckets + 1]", "lookup"),
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_defect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A defect of what prepares launches must not pass for doubt, in which a kernel is launched alone."""
+    prepared, defects = run.prepared, list[Exception]()
+
+    def watched(*given: Any) -> run.Prepared | None:
+        try:
+            return prepared(*given)
+        except Exception as e:
+            defects.append(e)
+            raise
+
+    monkeypatch.setattr(run, "prepared", watched)
+    yield
+    assert not defects
 
 
 def check(folder: Path, source: str, *more: str) -> tuple[dict[str, str], str]:

@@ -152,7 +152,7 @@ def _left(found: Plan, built: Built, options: Options) -> _Buffers | None:
                 return None
         _inputs(found.last, buffers, options.seed)  # all as long as that
         return buffers
-    except (HarnessError, MemoryError, KeyError, ValueError, IndexError):
+    except (HarnessError, MemoryError, ValueError):
         return None
 
 
@@ -216,12 +216,12 @@ def _apply(step: Step, found: Plan, buffers: _Buffers) -> None:
     """Do what a call does. Raises ValueError where that is not known."""
 
     def number(at: int, otherwise: int) -> int:
-        written = step.values[at]
-        value = Values({}).literal(written) if written else None
-        value = found.number(written) if written and value is None else value
-        if written and value is None:
+        if not (written := step.values[at]):
+            return otherwise
+        value = Values({}).literal(written)
+        if value is None and (value := found.number(written)) is None:
             raise ValueError(written)
-        return otherwise if value is None else value
+        return value
 
     target = step.buffers[0]
     if step.kind == FILL:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -129,7 +129,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         else sizes.ragged(
             replace(entry, body=guarded),
             called,
-            {} if powers else _free(usual, whole, {*fixed, *derived}),
+            {} if powers else {n: usual[n] for n in whole if n not in fixed and n not in derived},
             depth,
             launched,
         )
@@ -168,11 +168,6 @@ def _computed(derived: Mapping[str, Expr], numbers: Mapping[str, int]) -> dict[s
             if expression.names <= numbers.keys():
                 found[name] = max(1, expression(numbers))
     return found
-
-
-def _free(usual: Mapping[str, int], whole: Sequence[str], fixed: Collection[str]) -> dict[str, int]:
-    """Return the sizes that nothing fixes."""
-    return {n: usual[n] for n in whole if n not in fixed}
 
 
 def _extents(sizes: Sequence[int], size: int, entry: text.Entry) -> dict[str, int]:

@@ -112,10 +112,13 @@ def _boxes(
     sizes = {p.name: sizes[p.name] for p in entry.parameters if not p.pointer and p.type != "CUtensorMap"}
     kept = {word for written in (*sizes, *sizes.values()) for word in re.findall(r"[A-Za-z_]\w*", written)}
     found: dict[str, list[int]] = {}
+    code = next((own.host for encoded in maps.values() for own, _ in encoded.written), None)
+    if code is None:
+        return found
+    there = code.frames(code.place(launched.line) if launched else 0)[0]
     for encoded in maps.values():
         for (own, written), box in zip(encoded.written, encoded.box, strict=True):
             length = own.expression(written, kept)
-            there = own.host.frames(own.host.place(launched.line) if launched else 0)[0]
             for name, argument in sizes.items() if length else ():
                 for one in (argument, name):
                     size = there.expression(one, kept)

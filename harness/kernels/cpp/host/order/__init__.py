@@ -1,1 +1,1 @@
-"""What host code does one after the other: launches, copies and calls of libraries, on which buffers."""
+"""Read what host code does, one thing after the other: launches, copies, calls of libraries."""

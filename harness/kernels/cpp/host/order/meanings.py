@@ -24,7 +24,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 @dataclass(frozen=True, kw_only=True)
 class Meant:
-    """What names mean at a place: `composed` ones of others, by which `known` replaces them; `whole` has all.
+    """Tell what names mean at a place: `composed` ones of others, which `known` has; `whole` has all.
 
     times: how often the function has given them a value
     """

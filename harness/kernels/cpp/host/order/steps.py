@@ -34,7 +34,7 @@ _KEPT = 32
 
 @dataclass(frozen=True)
 class Before:
-    """What host code does up to a launch: `steps`, the last of which is that launch.
+    """Hold what host code does up to a launch: `steps`, the last of which is that launch.
 
     numbers: those that the text gives to names in the expressions of steps, where it does
     fresh: the buffers that the function of the launch allocates, and does nothing with but these steps
