@@ -92,7 +92,7 @@ def build(
     from harness.dispatch.chosen import build_chosen
     from harness.launch import builds
 
-    built, skipped = builds.build_all(variants, [arch], cache, step, live=False)
+    built, skipped = builds.build_all(variants, [arch], cache, step)
     if dispatched:
         card: Any = {"sms": gpu.sms if gpu else cost.H200_SMS, "dram": traffic.dram_bytes(gpu)}
         products = [cls.from_axes(axes) for cls in _products(dtypes) for axes in points[cls]]

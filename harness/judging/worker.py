@@ -27,7 +27,7 @@ from harness.kernels import spec
 from harness.kernels.arch import Arch
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel
-from harness.launch.builds import Built, build_all
+from harness.launch.builds import Built, Depth, build_all
 from harness.problems.registry import BUILTIN, resolve
 from harness.support import sandbox
 from harness.support.cache import Cache
@@ -136,7 +136,7 @@ def _prepare(request: Request, tell: Tell) -> None:
         arch = kernel.min_arch
     tell("about", {"label": variant.label, "arch": arch, "requires": [str(e) for e in kernel.requires]})
     try:
-        built = _built(request, arch)
+        built = _built(request, arch, "sass" if gpu else "cubin")
     except MissingDependency:
         raise
     except HarnessError as e:
@@ -193,10 +193,10 @@ def _kernel(request: Request) -> Kernel:
     return kernel.with_dtype(request.dtype) if request.problem == "gemm" else kernel
 
 
-def _built(request: Request, arch: str) -> Built:
+def _built(request: Request, arch: str, depth: Depth = "sass") -> Built:
     """Build the submission for `arch`, or take it from its own cache."""
     variant = _kernel(request).variant(**request.params)
-    (built,), _ = build_all([variant], [arch], Cache(Path(request.cache)), lambda _: None)
+    (built,), _ = build_all([variant], [arch], Cache(Path(request.cache)), lambda _: None, depth=depth)
     return built
 
 
@@ -208,7 +208,7 @@ def _emulate(request: Request, tell: Tell) -> None:
     from harness.judging.machines import Emulated
 
     _confine(request, tell)
-    built = _built(request, request.arch)
+    built = _built(request, request.arch, "cubin")
     cls = resolve(built.variant.kernel)
     trials = Trials(Emulated(built), built.variant, cls, request.seed, _until(request), _step(tell))
     _try(request, tell, trials)

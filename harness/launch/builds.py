@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from harness.errors import BuildError, HarnessError, MissingDependency, SpecError, UsageError
 from harness.kernels.compiler import Cubin, compile_kernel
@@ -33,16 +33,19 @@ if TYPE_CHECKING:
 _SECONDS = "HARNESS_COMPILE_SECONDS"
 _MOST_SECONDS = 120
 Progress = Callable[[str], None]  # called with a short text about each step that begins
+# How far a kernel is built: to its cubin; to its instructions, which takes ten times as long if it is small;
+# to the number of registers that are live at each, which takes twice as long again.
+Depth = Literal["cubin", "sass", "live"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
     """A variant compiled and disassembled: everything known about it without a GPU. It is a `Runnable`.
 
-    `sass` is None if nvdisasm is not installed, and also if the build comes from another process
-    (`building`), because instructions are too large to send. Such a build has instead their summary in
-    `tally`, and in `unmet` those of the kernel file's expectations that they do not meet, as text. `seconds`
-    is the time that the build took on the host; from the cache it is close to 0.
+    `sass` is None if nvdisasm was not asked (`Depth`) or is not installed, and also if the build comes from
+    another process (`building`), because instructions are too large to send. Such a build has instead their
+    summary in `tally`, and in `unmet` those of the kernel file's expectations that they do not meet, as text.
+    `seconds` is the time that the build took on the host; from the cache it is close to 0.
     """
 
     variant: Variant
@@ -136,21 +139,21 @@ def build_all(
     *,
     some: bool = True,
     until: float = math.inf,
-    live: bool = True,
+    depth: Depth = "sass",
 ) -> tuple[list[Built], list[Skipped]]:
-    """Compile and disassemble each variant for each architecture, in several threads.
+    """Compile each variant for each architecture in several threads, and disassemble it if `depth` says so.
 
     Returns what was built and what could not be, each in the order of `archs` and then `variants`. If nothing
     could be built, raises the first variant's HarnessError, except with `some` False. `progress` is called as
     each result is awaited. Once something is built, what is not before the monotonic clock shows `until` is
-    in neither. Without `live` nvdisasm is not asked how many registers are live, which halves its time.
+    in neither.
     """
     built: list[Built] = []
     skipped: list[Skipped] = []
     jobs = [(variant, arch) for arch in archs for variant in variants]
     limit = compile_seconds()
     with Daemons(min(cores(), max(1, len(jobs)))) as pool:
-        begun = [(job, pool.submit(functools.partial(_build, *job, cache, live=live))) for job in jobs]
+        begun = [(job, pool.submit(functools.partial(_build, *job, cache, depth))) for job in jobs]
         for (variant, arch), future in begun:
             progress(f"build {variant.label} {arch}")
             if built and until < math.inf and not pool.ended(future, until):
@@ -209,7 +212,7 @@ def building(
 def _candidate(variant: Variant, arch: str, cache: Cache) -> Built | Skipped:
     """Build a variant in a worker process, and replace its instructions by `tally` and `unmet`."""
     try:
-        built = _build(variant, arch, cache, live=False)
+        built = _build(variant, arch, cache, "sass")
     except HarnessError as e:
         return Skipped(variant=variant, arch=arch, error=e)
     return replace(built, sass=None, unmet=unmet(built))
@@ -238,12 +241,12 @@ def unmet(built: Built) -> str:
     return "; ".join(f"{f.expectation.text} ({f.amount})" for f in broken)
 
 
-def _build(variant: Variant, arch: str, cache: Cache, *, live: bool = True) -> Built:
-    """Compile and disassemble one variant; see `disassemble` for `live`."""
+def _build(variant: Variant, arch: str, cache: Cache, depth: Depth) -> Built:
+    """Compile one variant, and disassemble it if `depth` says so."""
     began = time.perf_counter()
     cubin = compile_kernel(variant, arch, cache)
     try:
-        sass = disassemble(cubin, cache, live=live)
+        sass = None if depth == "cubin" else disassemble(cubin, cache, live=depth == "live")
     except MissingDependency:
         sass = None  # without nvdisasm the kernel can still be verified and timed
     return Built(variant=variant, cubin=cubin, sass=sass, seconds=time.perf_counter() - began)

@@ -15,6 +15,7 @@ from harness.cli import main
 from harness.errors import HarnessError, InspectError
 from harness.kernels import catalog
 from harness.kernels.compiler import compile_kernel
+from harness.launch import builds
 from harness.launch.builds import build_all
 from harness.problems.gemm import Gemm
 from harness.sass import access_widths
@@ -127,6 +128,25 @@ def test_counts_by_line(kernel_file: Any) -> None:
     table = [line for line in result.output.splitlines() if "  " in line]
     assert max(map(len, table)) <= 80
     assert "global: 8.65MB asked for in 8.65MB of sectors" in result.output
+
+
+@pytest.mark.parametrize(
+    ("more", "asked"), [([], []), (["--lines"], [False]), (["--json"], [False]), (["--html"], [True])]
+)
+def test_it_disassembles_only_what_it_shows(
+    kernel_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], asked: list[bool]
+) -> None:
+    """nvdisasm takes ten times as long as everything else that is done with a small kernel."""
+    lives: list[bool] = []
+
+    def counted(*args: Any, live: bool) -> Any:
+        lives.append(live)
+        return disassemble(*args, live=live)
+
+    monkeypatch.setattr(builds, "disassemble", counted)
+    file = [str(tmp_path / "written")] if more and more != ["--lines"] else []
+    result = harness("check", str(kernel_file(body=BODY)), "-a", "N=16", *more, *file)
+    assert result.exit_code == 0 and lives == asked, result.output
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def command(
     _, variants = options.variants(kernels, params, sweep=sweep, dtypes=dtypes, entry=entry, include=include)
     targets = options.archs(arch) or [archs.DEFAULT]
     with running.progress(len(variants) * len(targets)) as step:
-        built, skipped = builds.build_all(variants, targets, options.open_cache(), step)
+        built, skipped = builds.build_all(variants, targets, options.open_cache(), step, depth="cubin")
     cubins = [b.cubin for b in built]
     if output is not None:
         stems = [_stem(cubin) for cubin in cubins]

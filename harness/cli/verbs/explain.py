@@ -156,7 +156,7 @@ class _Counted:
         key = f"{variant.kernel.path} {variant.label}"
         if key not in self._built:
             (self._built[key],), _ = builds.build_all(
-                [variant], [self._target], options.open_cache(), lambda _: None
+                [variant], [self._target], options.open_cache(), lambda _: None, depth="live"
             )
         return self._built[key]
 

@@ -158,7 +158,7 @@ def _annotated(p: Profile, row: ProfileRow, variants: Sequence[Variant]) -> Anno
     if p.hotspots is not None and not quotes(p.hotspots, kernel.path.name, kernel.source):
         return Annotated.of_profile(p)  # the file was changed since: samples would stand at other lines
     arch = str(Arch.of_capability(*map(int, p.capability.split("."))))
-    (built,), _ = builds.build_all(own, [arch], options.open_cache(), lambda _: None)
+    (built,), _ = builds.build_all(own, [arch], options.open_cache(), lambda _: None, depth="live")
     return Annotated.of_built(built, p.hotspots)
 
 
@@ -217,7 +217,7 @@ def _without(
     click.echo(f"no counters: {reason}\n{_HOW}\n")
     with running.progress(3 * len(variants)) as step:
         target = [options.one_arch(None, None)]
-        built, skipped = builds.build_all(variants, target, options.open_cache(), step)
+        built, skipped = builds.build_all(variants, target, options.open_cache(), step, depth="live")
         points = options.points([v.kernel for v in variants], axis, "verify_axes")
         small = {cls: listed if axis else listed[:1] for cls, listed in points.items()}
         rows, fault = running.collect(

@@ -263,7 +263,7 @@ def _read(
     _, variants = options.variants(names, params, sweep=sweep, dtypes=dtypes, strict=strict, **chosen)
     targets = targets or [archs.DEFAULT]
     with running.progress(len(variants) * len(targets)) as step:
-        built, skipped = builds.build_all(variants, targets, cache, step)
+        built, skipped = builds.build_all(variants, targets, cache, step, depth="live")
     running.warn(built)
     codes = []
     for b in built:
