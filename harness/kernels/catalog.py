@@ -20,6 +20,7 @@ from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
 from harness.kernels.cpp import guesses, includes
 from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.source import decompiled
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -115,7 +116,8 @@ def load_each(path: Path | str) -> list[Kernel]:
     """
     path = Path(path)
     source = text.read(path)
-    known = text.entries(source) if path.suffix == ".cu" and not text.has_front_matter(source) else []
+    cpp = decompiled.cpp(source) if path.suffix == ".ptx" else source
+    known = [] if text.has_front_matter(source) else text.entries(cpp)
     if not known:
         return [spec.parse(source, path)]
     given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
@@ -144,10 +146,10 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
 
 def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     """Return another kernel of a file, with what the front matter says, or new guesses without."""
-    known = text.entries(kernel.source)
+    known = text.entries(kernel.cpp)
     base = entry.partition("<")[0].rpartition("::")[2].strip()
     made = re.search(rf"\b{re.escape(base)}\b", kernel.source)  # by a macro: the compiler knows
-    if kernel.language == "cuda" and text.find(known, entry) is None and not made:
+    if text.find(known, entry) is None and not made:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     own = kernel.source, kernel.path
@@ -159,12 +161,14 @@ def _guessed(
     source: str, path: Path, known: Sequence[text.Entry], entry: str, include: tuple[str, ...], alone: bool
 ) -> Kernel:
     """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
-    headers = tuple(includes.included(path, source, include).own.values())
-    guess = guesses.of(launches.with_headers(source, headers), text.find(known, entry), entry)
+    ptx = path.suffix == ".ptx"
+    headers = () if ptx else tuple(includes.included(path, source, include).own.values())
+    whole = decompiled.cpp(source) if ptx else launches.with_headers(source, headers)
+    guess = guesses.of(whole, text.find(known, entry), entry)
     return Kernel(
         path=path,
         source=source,
-        language="cuda",
+        language=text.SUFFIXES[path.suffix],
         title="",
         entry=entry,
         problem=spec.GUESSED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from harness.driver import tensormap
 from harness.emulator import Buffer, Emulation, Record, TensorMap, Texture, emulate, initial_variables
 from harness.emulator.blocks.endless.loops import BUDGET
+from harness.emulator.ptx.module import OF_ANOTHER
 from harness.errors import InspectError
 from harness.launch.builds import Built
 from harness.launch.kernel import NULL, Mapped, cluster, grid, maps, workspace
@@ -123,8 +125,11 @@ def launch(
     variables = {} if memory is None else memory.variables
     for name in constants(problem):
         variables[built.cubin.symbol(name)] = arrays[name].reshape(-1).view(np.uint8)
+    ptx = built.cubin.ptx
+    if variant.kernel.language == "ptx":  # the file that its lines name is another one
+        ptx = re.sub(r"(?m)^\s*\.file\b", rf"{OF_ANOTHER}\g<0>", ptx, count=1)
     run = emulate(
-        built.cubin.ptx,
+        ptx,
         built.cubin.entry,
         grid=shape,
         block=variant.block,

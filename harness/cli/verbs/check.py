@@ -289,7 +289,7 @@ def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | 
     from harness.kernels.cpp import calls
     from harness.problems.registry import resolve
 
-    entry = text.find(text.entries(kernel.source), kernel.entry)
+    entry = text.find(text.entries(kernel.cpp), kernel.entry)
     if block is not None:
         threads = _dimensions("--block", block)
         tile = entry.tile(threads) if entry is not None else threads[::-1]

@@ -23,6 +23,7 @@ _NAME = re.compile(r"(?<![\w$%.])[A-Za-z_$%][\w$%]*")
 _OPCODE = re.compile(r"([a-z][\w.:]*)(?![^\s{\[(%])\s*(.*)", re.DOTALL)  # no space is needed before ``{``
 _GUARD = re.compile(r"@\s*(!?)\s*([\w$%]+)\s+")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
+OF_ANOTHER = '.file 0 ""\n'  # before the first .file: that is not the text's own file, and has its name
 CARRY = "CC.CF"  # the register of the carry (PTX ISA, "Extended-Precision Integer Arithmetic")
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)")
 
@@ -86,7 +87,7 @@ class _Body:
 def parse(text: str) -> dict[str, Entry]:
     """Return the entries of a PTX module by name. Raises EmulatorError where the text is not PTX."""
     found = list(statements(text))
-    reader = _Reader(_files(found), any(_LOC.match(statement) for _, statement in found))
+    reader = _Reader(*_files(found), any(_LOC.match(statement) for _, statement in found))
     if "%reserved_smem_offset" in text:  # it lies below what is declared, as on a GPU
         reader.outside(0, f".shared .align 16 .b8 {RESERVED}[{RESERVED_BYTES}]")
     for line, statement in found:
@@ -109,8 +110,8 @@ class _Reader:
     places: the source line that each file, line and column of a ``.loc`` belonged to last
     """
 
-    def __init__(self, files: dict[str, str], has_lines: bool) -> None:
-        self._files = files
+    def __init__(self, files: dict[str, str], own: str, has_lines: bool) -> None:
+        self._files, self._own = files, own
         self._has_lines = has_lines
         self._module: dict[str, Variable] = {}
         self._sizes: dict[str, int] = {}
@@ -165,18 +166,26 @@ class _Reader:
                     self.entries[name] = read
                 self.body = None
         elif _LOC.match(statement):
-            self._where = _location(statement, self._files, self._places) or self._where
+            self._where = _location(statement, self._files, self._own, self._places) or self._where
         else:
             _statement(statement, line, self._where if self._has_lines else Source(line=line), body)
 
 
-def _files(found: list[tuple[int, str]]) -> dict[str, str]:
-    """Return the files of the ``.file`` directives by number; the first, the kernel's own, becomes ""."""
+def _files(found: list[tuple[int, str]]) -> tuple[dict[str, str], str]:
+    """Return the files of the ``.file`` directives by number, and what the kernel's own is called.
+
+    That is the first, and called "", but in a PTX text that is the kernel's file itself (`OF_ANOTHER`).
+    """
     matches = [m for _, s in found if (m := re.match(r'\.file\s+(\d+)\s+"([^"]*)"', s))]
-    return {match[1]: match[2] if place else "" for place, match in enumerate(matches)}
+    files = {match[1]: match[2] for match in matches}
+    another = files.pop("0", None) == ""
+    own = next(iter(files.values()), "") if another else ""
+    return files | {number: own for number in [*files][:1]}, own
 
 
-def _location(statement: str, files: dict[str, str], places: dict[tuple[str, ...], Source]) -> Source | None:
+def _location(
+    statement: str, files: dict[str, str], own: str, places: dict[tuple[str, ...], Source]
+) -> Source | None:
     """Return the source line of a ``.loc``, or None for line 0, which says nothing.
 
     The compiler marks code that belongs to no line with 0; the last line stays in force. Code inlined from a
@@ -186,24 +195,23 @@ def _location(statement: str, files: dict[str, str], places: dict[tuple[str, ...
     match = _LOC.match(statement)
     if not match or match[2] == "0":
         return None
-    own, inlined = files.get(match[1], "") == "", _INLINED.search(statement)
-    caller = _caller(inlined.groups(), files, places) if inlined else None
-    found = Source(line=int(match[2]), file="" if own else files[match[1]])
-    if caller is not None and own:
-        found = Source(line=found.line, caller=caller.caller or caller.line)
+    found, inlined = Source(int(match[2]), files.get(match[1], own)), _INLINED.search(statement)
+    caller = _caller(inlined.groups(), files, own, places) if inlined else None
+    if caller is not None and found.file == own:
+        found = Source(found.line, own, caller=caller.caller or caller.line)
     elif caller is not None:
         headers = (*caller.headers, found.file)
-        found = Source(line=caller.line, caller=caller.caller, headers=headers)
+        found = Source(caller.line, own, caller=caller.caller, headers=headers)
     places[match.groups()] = found
     return found
 
 
 def _caller(
-    place: tuple[str, ...], files: dict[str, str], places: dict[tuple[str, ...], Source]
+    place: tuple[str, ...], files: dict[str, str], own: str, places: dict[tuple[str, ...], Source]
 ) -> Source | None:
     """Return what the place of a call belongs to in the kernel's own file; None if that is not known."""
-    found = places.get(place) or Source(line=int(place[1]), file=files.get(place[0], ""))
-    return found if not found.file else None
+    found = places.get(place) or Source(int(place[1]), files.get(place[0], own))
+    return found if found.file == own else None
 
 
 def _statement(text: str, line: int, where: Source, body: _Body) -> None:

@@ -36,21 +36,21 @@ _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES
 def texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
     own = includes.of(kernel).own.values()
-    whole = (kernel.source, *(h.decode(errors="replace") for h in own))
+    whole = (kernel.cpp, *(h.decode(errors="replace") for h in own))
     return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
 
 
 def host(kernel: Kernel) -> str:
     """Return a kernel's text for what reads its launches: behind it, the numbers that its headers name."""
-    return launches.with_headers(kernel.source, tuple(includes.of(kernel).own.values()))
+    return launches.with_headers(kernel.cpp, tuple(includes.of(kernel).own.values()))
 
 
 def launchable(kernel: Kernel) -> Kernel:
     """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
-    entry = text.find(text.entries(kernel.source), kernel.entry) if kernel.plain else None
+    entry = text.find(text.entries(kernel.cpp), kernel.entry) if kernel.plain else None
     if entry is None or kernel.shared({}) or not dynamic(texts(kernel), entry.body):
         return kernel
-    return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(kernel.source) else _SHARED))
+    return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(kernel.cpp) else _SHARED))
 
 
 def dynamic(texts: tuple[str, ...], body: str) -> bool:

@@ -52,6 +52,18 @@ def lengths(
     return {pointer: length for pointer, length in found.items() if length.names <= integers.keys()}
 
 
+def apart(
+    layouts: Mapping[str, Sequence[str]], types: Mapping[str, elements.Type], whole: Sequence[str]
+) -> dict[str, Expr]:
+    """Return the bytes of the arrays that have strides: the outermost one, as often as the largest size."""
+    most = f"max({', '.join(['1', *whole])})" if whole else "1"
+    return {
+        name: Expr.parse(f"{strides[0]} * {most} * {elements.size(types[name])}")
+        for name, strides in layouts.items()
+        if whole
+    }
+
+
 def rooms(
     entry: text.Entry,
     usual: Mapping[str, int],

@@ -69,7 +69,10 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     shaped = dimensions.of(entry, types, [e({}) for e in kernel.block], numbers)
     given = [p for p in values if p.name not in shaped.ranks]
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
-    depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual)
+    layouts = sizes.layouts(entry, whole)
+    depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual, layouts)
+    fixed |= sizes.inside(layouts, size)
+    whole = [name for name in whole if name not in fixed]
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, threads
@@ -79,7 +82,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed, whole = fixed | told, [n for n in whole if n not in told]
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
     usual = sizes.usual(entry, whole, size, threads, numbers) | {n: boxed[n] for n in whole if n in boxed}
-    from_host = allocated.lengths(launched, entry, types, whole)
+    from_host = allocated.apart(layouts, types, whole) | allocated.lengths(launched, entry, types, whole)
     usual |= shaped.totals(whole, {}, fixed | usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
@@ -89,7 +92,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
     body = pointed.plain(entry.body, tables, types)
-    plain, names = text.blank(kernel.source), [p.name for p in pointers]
+    plain, names = text.blank(kernel.cpp), [p.name for p in pointers]
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
@@ -209,7 +212,7 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
 
     Raises UsageError where that is not enough.
     """
-    entry = text.find(text.entries(kernel.source), kernel.entry)
+    entry = text.find(text.entries(kernel.cpp), kernel.entry)
     if entry is None:
         raise UsageError(
             f"the parameters of {kernel.entry} are not in the text",

@@ -56,7 +56,7 @@ class Reach:
         of the blocks along any axis. `given` are parameters that are no sizes.
         """
         known = {**self.values, **sizes, **given}
-        factors = [n for name in self.factors.get(pointer, ()) if (n := known.get(name, 0)) > 1]
+        by = [n for name in self.factors.get(pointer, ()) if (n := known.get(name, 0)) > 1]
         blocks = [n for axis, n in zip("xyz", grid, strict=False) if axis in self.items or not sizes]
         first = {n for n in (*sizes.values(), *blocks) if n > 1}
         sums = (sizes[a] + sizes[b] for a, b in self.sums.get(pointer, ()))
@@ -73,18 +73,18 @@ def of(
     Its block has so many `threads` along x.
     """
     tiles = {step for axis, step, added in entry.steps if added and axis not in entry.items}
-    factors = {name: frozenset(_factors(entry.body, name)) - tiles for name in pointers}
-    words = {word for found in factors.values() for word in found}
+    multiplied = {name: frozenset(factors(entry.body, name)) - tiles for name in pointers}
+    words = {word for found in multiplied.values() for word in found}
     numbers = {word: values.literal(word) for word in words}
     return Reach(
-        factors=factors,
+        factors=multiplied,
         sums={name: frozenset(_sums(entry.body, name, sizes)) for name in pointers},
         values={w: n for w, n in numbers.items() if n is not None and n <= _LARGEST} | {"blockDim": threads},
         items=entry.items,
     )
 
 
-def _factors(body: str, pointer: str) -> Iterator[str]:
+def factors(body: str, pointer: str) -> Iterator[str]:
     """Yield the factors in the places of a pointer, and in those of the variables that stand there.
 
     What a variable of a thread or a block is made of says how many of them there are, which is no length.

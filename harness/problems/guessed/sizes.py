@@ -18,6 +18,7 @@ from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
+from harness.problems.guessed import reach
 
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
 # missing guard shows. With more than three dimensions an array has up to so many elements.
@@ -39,15 +40,33 @@ _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
 _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
 
 
+def layouts(entry: text.Entry, whole: Sequence[str]) -> dict[str, list[str]]:
+    """Return by pointer the strides that its indices have, where there are two or more: ``i * stride_m +
+    j * stride_n``. They stand in the order of the parameters, the outermost first.
+    """
+    compared = {*re.findall(_COMPARED, entry.body)}
+    free = [name for name in whole if _CALLED.fullmatch(name) and name not in compared]
+    used = {p.name: {*reach.factors(entry.body, p.name)} for p in entry.parameters if p.pointer and free}
+    found = {pointer: [name for name in free if name in names] for pointer, names in used.items()}
+    return {pointer: names for pointer, names in found.items() if len(names) > 1}
+
+
 def each(
-    kernel: Kernel, entry: text.Entry, whole: Sequence[str], dimensions: int, alone: int, most: int
+    kernel: Kernel,
+    entry: text.Entry,
+    whole: Sequence[str],
+    dimensions: int,
+    alone: int,
+    most: int,
+    apart: Mapping[str, Sequence[str]],
 ) -> tuple[int, int]:
     """Return how many sizes an array is the product of, and each, no more than `most`.
 
-    `alone` is one that no parameter says.
+    `alone` is one that no parameter says, `apart` are the strides of arrays by `layouts`.
     """
-    over = 3 if entry.threads == 3 <= len(whole) else min(dimensions, 2)  # a block's z may be a batch
-    depth = max(over, 1 + extents.factors(entry.body, whole))
+    own = [name for name in whole if not any(name in names for names in apart.values())]
+    over = 3 if entry.threads == 3 <= len(own) else min(dimensions, 2)  # a block's z may be a batch
+    depth = max([over, 1 + extents.factors(entry.body, own), *map(len, apart.values())])
     size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else alone
     if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
         size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
@@ -124,12 +143,24 @@ def masked(body: str, name: str, size: int) -> int:
     return 0
 
 
+def inside(apart: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
+    """Return what each stride of `layouts` is to be: 1 for the innermost, the others as long as what they skip.
+
+    One of several arrays is as long as the largest needs.
+    """
+    found = dict[str, int]()
+    for names in apart.values():
+        for place, name in enumerate(reversed(names)):
+            found[name] = max(found.get(name, 1), size**place)
+    return found
+
+
 def strides(
     entry: text.Entry, whole: Sequence[str], types: Mapping[str, elements.Type], size: int
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Return the strides among the parameters `whole`, where a size is `size`: what each is to be.
 
-    The first are of elements, the second pitches in bytes.
+    The first are of elements, the second pitches in bytes. Those of `layouts` are not among them.
     """
     pointers = [p.name for p in entry.parameters if p.pointer]
     compared = {*re.findall(_COMPARED, entry.body)}
