@@ -61,7 +61,7 @@ class Reach:
         first = {n for n in (*sizes.values(), *blocks) if n > 1}
         sums = (sizes[a] + sizes[b] for a, b in self.sums.get(pointer, ()))
         return elements <= _LONGEST and (
-            any(elements % n == 0 and _product(elements // n, factors) for n in first) or elements in sums
+            any(elements % n == 0 and _product(elements // n, by) for n in first) or elements in sums
         )
 
 
@@ -84,14 +84,20 @@ def of(
     )
 
 
+def assigned(body: str) -> dict[str, list[str]]:
+    """Return what a body assigns to its variables, by their names."""
+    given: dict[str, list[str]] = {}
+    for name, value in _ASSIGNED.findall(body):
+        given.setdefault(name, []).append(value.partition(",")[0])
+    return given
+
+
 def factors(body: str, pointer: str) -> Iterator[str]:
     """Yield the factors in the places of a pointer, and in those of the variables that stand there.
 
     What a variable of a thread or a block is made of says how many of them there are, which is no length.
     """
-    given: dict[str, list[str]] = {}
-    for name, value in _ASSIGNED.findall(body):
-        given.setdefault(name, []).append(value.partition(",")[0])
+    given = assigned(body)
     named = (name for name, values in given.items() if any(map(_THREADS.fullmatch, values)))
     threads = "|".join([_THREADS.pattern, *named])
     seen, left = set[str](), extents.places(body, pointer)

@@ -38,17 +38,39 @@ _COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
 _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
+_DEPTH = 3  # variables in each other
 
 
 def layouts(entry: text.Entry, whole: Sequence[str]) -> dict[str, list[str]]:
     """Return by pointer the strides that its indices have, where there are two or more: ``i * stride_m +
-    j * stride_n``. They stand in the order of the parameters, the outermost first.
+    j * stride_n``. They stand in the order of the parameters, the outermost first, and "" behind them where
+    an index is added as it is, ``i * stride_b + j * stride_m + k``.
     """
     compared = {*re.findall(_COMPARED, entry.body)}
     free = [name for name in whole if _CALLED.fullmatch(name) and name not in compared]
     used = {p.name: {*reach.factors(entry.body, p.name)} for p in entry.parameters if p.pointer and free}
     found = {pointer: [name for name in free if name in names] for pointer, names in used.items()}
-    return {pointer: names for pointer, names in found.items() if len(names) > 1}
+    alone = {p: [""] * _side_by_side(entry.body, p, names) for p, names in found.items() if len(names) > 1}
+    return {pointer: [*found[pointer], *last] for pointer, last in alone.items()}
+
+
+def _side_by_side(body: str, pointer: str, strides: Sequence[str]) -> bool:
+    """Return True where what is added in an index of a pointer has no stride, nor what it is made of."""
+    known = reach.assigned(body)
+    of_stride = re.compile(rf"\b(?:{'|'.join(strides)})\b")
+
+    def strided(part: str, depth: int) -> bool:
+        made = (value for name in re.findall(r"[A-Za-z_]\w*", part) for value in known.get(name, ()))
+        return bool(of_stride.search(part)) or (depth > 0 and any(strided(v, depth - 1) for v in made))
+
+    parts = (part for place in extents.places(body, pointer) for part in _summands(place))
+    return any(re.search(r"[A-Za-z_]", part) and not strided(part, _DEPTH) for part in parts)
+
+
+def _summands(place: str) -> list[str]:
+    """Return the parts of an index that are added, outside of parentheses."""
+    flat = re.sub(r"\([^()]*\)", lambda inner: inner[0].replace("+", "\0"), place)
+    return [part.replace("\0", "+") for part in flat.split("+")]
 
 
 def each(
@@ -152,7 +174,7 @@ def inside(apart: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
     for names in apart.values():
         for place, name in enumerate(reversed(names)):
             found[name] = max(found.get(name, 1), size**place)
-    return found
+    return {name: length for name, length in found.items() if name}
 
 
 def strides(

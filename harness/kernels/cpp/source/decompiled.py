@@ -93,15 +93,16 @@ def cpp(ptx: str) -> str:
     for found in _ENTRY.finditer(plain):
         end = plain.find(".entry", found.end())
         body = plain[found.end() : end if end > 0 else len(plain)]
-        parts.append(_Kernel(found[1], found[2] or "", found[3], body).text())
+        parts.append(_Kernel(found[1], found[2] or "", found[3], body, shared).text())
     return "\n".join(parts)
 
 
 class _Kernel:
     """One entry: its registers' values while its statements are read, one after the other."""
 
-    def __init__(self, name: str, parameters: str, directives: str, body: str) -> None:
+    def __init__(self, name: str, parameters: str, directives: str, body: str, shared: list[str]) -> None:
         self._name = name
+        self._dynamic = [n for n in shared if re.search(rf"(?<![\w$]){re.escape(n)}(?![\w$])", body)]
         self._parameters = [
             (_name(p[3].removeprefix(f"{name}_")), p[1], bool(p[2]), p[3], bool(p[4]))
             for p in _PARAMETER.finditer(parameters)
@@ -129,6 +130,7 @@ class _Kernel:
         """Return the function. It is read twice: the second time with the sizes of elements."""
         for _ in range(2):
             self._values, self._lines = {}, []
+            self._lines += [f"{_name(n)};" for n in self._dynamic]
             for statement in self._statements:
                 self._read(statement)
         bounds = self._bounds and [int(n) for n in self._bounds.groups() if n]
