@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
-from harness.kernels.cpp import guesses, includes
+from harness.kernels.cpp import calls, guesses, includes
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.source import decompiled
 from harness.kernels.expr import Expr
@@ -116,8 +116,7 @@ def load_each(path: Path | str) -> list[Kernel]:
     """
     path = Path(path)
     source = text.read(path)
-    cpp = decompiled.cpp(source) if path.suffix == ".ptx" else source
-    known = [] if text.has_front_matter(source) else text.entries(cpp)
+    known = [] if text.has_front_matter(source) else text.entries(decompiled.of(source, path))
     if not known:
         return [spec.parse(source, path)]
     given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
@@ -146,7 +145,7 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
 
 def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     """Return another kernel of a file, with what the front matter says, or new guesses without."""
-    known = text.entries(kernel.cpp)
+    known = text.entries(calls.own(kernel))
     base = entry.partition("<")[0].rpartition("::")[2].strip()
     made = re.search(rf"\b{re.escape(base)}\b", kernel.source)  # by a macro: the compiler knows
     if text.find(known, entry) is None and not made:
@@ -161,9 +160,8 @@ def _guessed(
     source: str, path: Path, known: Sequence[text.Entry], entry: str, include: tuple[str, ...], alone: bool
 ) -> Kernel:
     """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
-    ptx = path.suffix == ".ptx"
-    headers = () if ptx else tuple(includes.included(path, source, include).own.values())
-    whole = decompiled.cpp(source) if ptx else launches.with_headers(source, headers)
+    headers = tuple(includes.included(path, source, include).own.values())
+    whole = launches.with_headers(decompiled.of(source, path), headers)
     guess = guesses.of(whole, text.find(known, entry), entry)
     return Kernel(
         path=path,

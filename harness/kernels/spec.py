@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 from harness.errors import SpecError, UsageError, nearest
 from harness.kernels import frontmatter, text
 from harness.kernels.arch import Arch
-from harness.kernels.cpp.source import decompiled
 from harness.kernels.dtypes import DTYPES, ELEMENT, FP32, DType
 from harness.kernels.expectation import Expectation
 from harness.kernels.expr import BLOCK_NAMES, GRID_NAMES, Expr, ExprError, remembered
@@ -93,11 +92,6 @@ class Kernel:
         """Return the file's stem, with the element type appended where it is not the file's default."""
         own = self.path.stem if self.dtype == self.dtypes[0] else f"{self.path.stem}_{self.dtype}"
         return self.plain or own
-
-    @property
-    def cpp(self) -> str:
-        """Return the CUDA C++ that guesses read: the file's text, or what its PTX computes."""
-        return decompiled.cpp(self.source) if self.language == "ptx" else self.source
 
     def with_dtype(self, dtype: str) -> Kernel:
         """Return this kernel for another element type of its file. Raises UsageError for any other type."""

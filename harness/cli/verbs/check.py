@@ -270,7 +270,7 @@ def _launched(
         except UsageError as e:
             if len(kernels) == 1:
                 raise
-            how = f"; {e.hint}" if "--entry" in e.hint else ""
+            how = f"; {e.hint}" if "--entry" in e.hint or "--block" in e.hint else ""
             click.echo(terminal.fill(f"left out: {e.what}{how}"), err=True)
     if not found:
         raise UsageError(
@@ -289,7 +289,14 @@ def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | 
     from harness.kernels.cpp import calls
     from harness.problems.registry import resolve
 
-    entry = text.find(text.entries(kernel.cpp), kernel.entry)
+    entry = text.find(text.entries(calls.own(kernel)), kernel.entry)
+    said = block or kernel.language != "ptx" or entry is None or entry.bounds
+    if not said and entry is not None and "__syncthreads" in entry.body:
+        raise UsageError(
+            f"how many threads a block of {kernel.name} has is not in its PTX: no .reqntid, no .maxntid",
+            where=str(kernel.path),
+            hint="say so: --block 128",
+        )
     if block is not None:
         threads = _dimensions("--block", block)
         tile = entry.tile(threads) if entry is not None else threads[::-1]

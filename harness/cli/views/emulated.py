@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.cli import running
-from harness.support import terminal
+from harness.emulator.watch.findings import Source
+from harness.support import files, terminal
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 _CODE, _BESIDE = 17, 63  # how many characters of a source line are shown at least, and of what is beside it
 _FINDINGS = 12  # that are shown of a kernel
+_MOST = 2**24  # bytes of a file whose lines are quoted
 _PRINTED = 20  # lines that are shown of what a kernel prints
 _CONFLICT, _CONFLICTS = 2, 5  # ways from which a line is named, and how many are
 NOTE = (
@@ -78,10 +82,11 @@ def print_findings(rows: Sequence[Measurement]) -> None:
             where = label if told else f"{label}, {row.problem.label}"
             click.echo(terminal.fill(f"\n{where}: {kind}, seen {often}"))
             for source in finding.sources:
-                text = "" if source.file or row.built is None else _line(row.built, source.line)
+                text = "" if row.built is None else _line(row.built, source)
                 click.echo(terminal.fill(f"  {source}: {text}".rstrip(": "), " " * 4))
                 if source.caller and row.built is not None:
-                    called = f"    line {source.caller}: {_line(row.built, source.caller)}"
+                    caller = Source(source.caller, source.file)
+                    called = f"    {caller}: {_line(row.built, caller)}"
                     click.echo(terminal.fill(called, " " * 6))
             click.echo(terminal.fill(f"  {finding.message}", " " * 4))
         if len(found) > _FINDINGS:
@@ -119,7 +124,7 @@ def print_conflicts(rows: Sequence[Measurement]) -> float:
         most = max([most, *ways.values()])
         worst = sorted((s for s in ways if ways[s] >= _CONFLICT), key=lambda s: -ways[s])[:_CONFLICTS]
         for source in worst:
-            text = "" if source.file or row.built is None else _line(row.built, source.line)
+            text = "" if row.built is None else _line(row.built, source)
             said.append(f"{label}: {ways[source]:.3g}-way bank conflicts, {source}: {text}".rstrip(": "))
     if said:
         click.echo()
@@ -208,10 +213,20 @@ def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]
     return list(found.values())
 
 
-def _line(built: Built, number: int) -> str:
-    """Return a line of the kernel's source; empty if there is no such line."""
-    lines = built.variant.kernel.source.splitlines()
-    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+def _line(built: Built, source: Source) -> str:
+    """Return a line of the kernel's source, or of the file that its PTX names; empty if there is none."""
+    kernel = built.variant.kernel
+    lines = kernel.source.splitlines()
+    if source.file:
+        lines = _lines(kernel.path.parent / source.file) if kernel.language == "ptx" else []
+    return lines[source.line - 1].strip() if 0 < source.line <= len(lines) else ""
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file; none of one that cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return files.text(path, most=_MOST, errors="replace").splitlines()
+    return []
 
 
 def _ratios(total: Counts) -> list[str]:
@@ -234,7 +249,7 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
     table = []
     for counts in row.emulation.lines:
         line = counts.source.line
-        text = "(a header)" if counts.source.file else _line(row.built, line)
+        text = _line(row.built, counts.source) or ("(another file)" if counts.source.file else "")
         table.append(
             [
                 str(line) if not counts.source.file else str(counts.source),

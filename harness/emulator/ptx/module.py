@@ -180,7 +180,7 @@ def _files(found: list[tuple[int, str]]) -> tuple[dict[str, str], str]:
     files = {match[1]: match[2] for match in matches}
     another = files.pop("0", None) == ""
     own = next(iter(files.values()), "") if another else ""
-    return files | {number: own for number in [*files][:1]}, own
+    return files | dict.fromkeys([*files][:1], own), own
 
 
 def _location(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.source import decompiled
 from harness.kernels.expr import Expr
 
 if TYPE_CHECKING:
@@ -33,24 +34,32 @@ _SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and 
 _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
 
 
+def own(kernel: Kernel) -> str:
+    """Return the CUDA C++ of a kernel's file: its text, or what its PTX computes."""
+    return decompiled.cpp(kernel.source) if kernel.language == "ptx" else kernel.source
+
+
 def texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    own = includes.of(kernel).own.values()
-    whole = (kernel.cpp, *(h.decode(errors="replace") for h in own))
+    headers = includes.of(kernel).own.values()
+    whole = (own(kernel), *(h.decode(errors="replace") for h in headers))
     return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
 
 
 def host(kernel: Kernel) -> str:
     """Return a kernel's text for what reads its launches: behind it, the numbers that its headers name."""
-    return launches.with_headers(kernel.cpp, tuple(includes.of(kernel).own.values()))
+    return launches.with_headers(own(kernel), tuple(includes.of(kernel).own.values()))
 
 
 def launchable(kernel: Kernel) -> Kernel:
     """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
-    entry = text.find(text.entries(kernel.cpp), kernel.entry) if kernel.plain else None
+    entry = text.find(text.entries(own(kernel)), kernel.entry) if kernel.plain else None
     if entry is None or kernel.shared({}) or not dynamic(texts(kernel), entry.body):
         return kernel
-    return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(kernel.cpp) else _SHARED))
+    return replace(
+        kernel,
+        shared=Expr.parse(_ASKED if _OPTS_IN.search(own(kernel)) else _SHARED),
+    )
 
 
 def dynamic(texts: tuple[str, ...], body: str) -> bool:

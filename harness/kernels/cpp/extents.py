@@ -15,6 +15,7 @@ _MOST = 4096  # elements of a thread
 _FAR = 8  # cells of a border
 _FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
+_SET = re.compile(r"\b(\w+)\s*(?:\+=|=(?!=))(?=\s*([^;{}]*))")  # also by +=
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w\s,]*)\)((?:\\\n|[^\n])*)$", re.MULTILINE)
 _FUNCTION = re.compile(  # no `if (i >= n) { return; }`
@@ -77,6 +78,14 @@ def width(body: str, pointer: str, values: Values) -> int:
         together += [n for literal, n in known if 1 + literal < n <= _MOST]
     together += _in_blocks(indices, [*indices, *_offsets(body, pointer)], body, values)
     return max(together, default=1)
+
+
+def assigned(body: str) -> dict[str, list[str]]:
+    """Return what a body assigns to its variables, by their names."""
+    given: dict[str, list[str]] = {}
+    for name, value in _SET.findall(body):
+        given.setdefault(name, []).append(value.partition(",")[0])
+    return given
 
 
 def places(body: str, pointer: str) -> list[str]:

@@ -21,6 +21,8 @@ _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _MOST_THREADS, _WARP = 1024, 32
+_DEEPEST = 3  # variables in each other
+_TILES = re.compile(r"\+\s*\(*(?:\d+|\w+\s*-\s*1)\s*\)*\s*/")  # (n + 63) / 64, (n + TILE - 1) / TILE
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
@@ -124,7 +126,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     grid = _grid(launched, entry)
     if launched is None:
         one = launches.one_block(source, name)
-        if one or (one is None and not _asks_its_block(source, entry)):
+        if one or (one is None and not _asks_its_block(source, entry)) or _in_tiles(entry):
             grid = (Expr.parse(1),)
     grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
@@ -261,6 +263,24 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     if _by_warps(entry) and "x" not in steps and block[0] % _WARP:
         return (4 * _WARP, 4, 1)[: len(block)]  # whole warps along x
     return block
+
+
+def _in_tiles(entry: text.Entry) -> bool:
+    """Return True where the number of a block is divided by one of tiles, such as ``(n + 63) / 64``.
+
+    How many blocks there are is then what nobody but the host counts: one is never too many.
+    """
+    block = text.named(entry.body, r"blockIdx\s*\.\s*x")
+    known = {n: v[0] for n, v in extents.assigned(entry.body).items() if len(v) == 1}
+
+    def written(value: str, depth: int) -> str:
+        def inner(name: re.Match[str]) -> str:
+            return f"({written(known[name[0]], depth - 1)})" if depth and name[0] in known else name[0]
+
+        return re.sub(r"[A-Za-z_]\w*", inner, value)
+
+    by = re.findall(rf"\b(?:{block})\b\)?\s*[/%]\s*(\w+|\((?:[^()]|\([^()]*\))*\))", entry.body)
+    return any(_TILES.search(written(divisor, _DEEPEST)) for divisor in by)
 
 
 def _strided(entry: text.Entry, axis: str, step: int, values: Values) -> int:

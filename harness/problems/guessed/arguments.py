@@ -69,16 +69,14 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     shaped = dimensions.of(entry, types, [e({}) for e in kernel.block], numbers)
     given = [p for p in values if p.name not in shaped.ranks]
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
-    layouts = sizes.layouts(entry, whole)
-    depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual, layouts)
-    fixed |= sizes.inside(layouts, size)
-    whole = [name for name in whole if name not in fixed]
+    longest, layouts = tensors.longest(maps), sizes.layouts(entry, whole)
+    depth, size = sizes.each(kernel, entry, whole, axes, longest, shaped.usual, layouts)
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, threads
     )
-    apart, pitches = sizes.strides(entry, whole, types, size)
-    told = apart | pitches | shaped.steps(whole)
+    apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts)
+    told = inside | apart | pitches | shaped.steps(whole)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
     usual = sizes.usual(entry, whole, size, threads, numbers) | {n: boxed[n] for n in whole if n in boxed}
@@ -91,12 +89,17 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
-    body = pointed.plain(entry.body, tables, types)
-    plain, names = text.blank(kernel.cpp), [p.name for p in pointers]
+    body, plain = (
+        pointed.plain(entry.body, tables, types),
+        text.blank(calls.own(kernel)),
+    )
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
-        holds={p.name: contents.of(body, shaped.called(p.name), numbers, plain, names) for p in pointers},
+        holds={
+            p.name: contents.of(body, shaped.called(p.name), numbers, plain, [q.name for q in pointers])
+            for p in pointers
+        },
         held=_held(maps, guesses.allocated(host, entry, kernel.entry), types), lengths=from_host,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
@@ -135,6 +138,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             {} if powers else {n: usual[n] for n in whole if n not in fixed and n not in derived},
             depth,
             launched,
+            layouts,
         )
     )
     attributes = {
@@ -212,7 +216,7 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
 
     Raises UsageError where that is not enough.
     """
-    entry = text.find(text.entries(kernel.cpp), kernel.entry)
+    entry = text.find(text.entries(calls.own(kernel)), kernel.entry)
     if entry is None:
         raise UsageError(
             f"the parameters of {kernel.entry} are not in the text",

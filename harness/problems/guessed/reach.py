@@ -20,7 +20,6 @@ _LONGEST = 2**24  # elements
 _DEEPEST = 4  # variables in each other
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
-_ASSIGNED = re.compile(r"\b(\w+)\s*(?:\+=|=(?!=))(?=\s*([^;{}]*))")
 _THREADS = re.compile(r"\s*(?:blockDim\s*\.\s*x|\w+\s*\.\s*(?:size|num_threads)\s*\(\s*\))\s*")
 _BLOCK = re.compile(r"\b(?:blockIdx|threadIdx|blockDim|gridDim)\b")
 
@@ -84,20 +83,12 @@ def of(
     )
 
 
-def assigned(body: str) -> dict[str, list[str]]:
-    """Return what a body assigns to its variables, by their names."""
-    given: dict[str, list[str]] = {}
-    for name, value in _ASSIGNED.findall(body):
-        given.setdefault(name, []).append(value.partition(",")[0])
-    return given
-
-
 def factors(body: str, pointer: str) -> Iterator[str]:
     """Yield the factors in the places of a pointer, and in those of the variables that stand there.
 
     What a variable of a thread or a block is made of says how many of them there are, which is no length.
     """
-    given = assigned(body)
+    given = extents.assigned(body)
     named = (name for name, values in given.items() if any(map(_THREADS.fullmatch, values)))
     threads = "|".join([_THREADS.pattern, *named])
     seen, left = set[str](), extents.places(body, pointer)

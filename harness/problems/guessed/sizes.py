@@ -56,7 +56,7 @@ def layouts(entry: text.Entry, whole: Sequence[str]) -> dict[str, list[str]]:
 
 def _side_by_side(body: str, pointer: str, strides: Sequence[str]) -> bool:
     """Return True where what is added in an index of a pointer has no stride, nor what it is made of."""
-    known = reach.assigned(body)
+    known = extents.assigned(body)
     of_stride = re.compile(rf"\b(?:{'|'.join(strides)})\b")
 
     def strided(part: str, depth: int) -> bool:
@@ -165,25 +165,20 @@ def masked(body: str, name: str, size: int) -> int:
     return 0
 
 
-def inside(apart: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
-    """Return what each stride of `layouts` is to be: 1 for the innermost, the others as long as what they skip.
-
-    One of several arrays is as long as the largest needs.
-    """
-    found = dict[str, int]()
-    for names in apart.values():
-        for place, name in enumerate(reversed(names)):
-            found[name] = max(found.get(name, 1), size**place)
-    return {name: length for name, length in found.items() if name}
-
-
 def strides(
-    entry: text.Entry, whole: Sequence[str], types: Mapping[str, elements.Type], size: int
-) -> tuple[dict[str, int], dict[str, int]]:
+    entry: text.Entry,
+    whole: Sequence[str],
+    types: Mapping[str, elements.Type],
+    size: int,
+    layouts: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """Return the strides among the parameters `whole`, where a size is `size`: what each is to be.
 
-    The first are of elements, the second pitches in bytes. Those of `layouts` are not among them.
+    The first are of elements, the second pitches in bytes, the third those of `layouts`: 1 the innermost, the
+    others as long as what they skip; one of several arrays is as long as the largest needs.
     """
+    inside = _inside(layouts, size)
+    whole = [name for name in whole if name not in inside]
     pointers = [p.name for p in entry.parameters if p.pointer]
     compared = {*re.findall(_COMPARED, entry.body)}
     free = [name for name in whole if name not in compared]
@@ -193,8 +188,17 @@ def strides(
     parts = (set(re.findall(r"\w+", part)) for part in re.split(r"[;{},=\[\]]", entry.body))
     several = {name for part in parts if len(part & set(alone)) > 1 for name in part}
     if len(set(whole) - pitches.keys() - set(alone)) < 2:
-        return {}, pitches
-    return {name: size * size for name in alone if name not in several}, pitches
+        return {}, pitches, inside
+    return {name: size * size for name in alone if name not in several}, pitches, inside
+
+
+def _inside(layouts: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
+    """Return the strides of `layouts` where each size is `size`."""
+    found = dict[str, int]()
+    for names in layouts.values():
+        for place, name in enumerate(reversed(names)):
+            found[name] = max(found.get(name, 1), size**place)
+    return {name: stride for name, stride in found.items() if name}
 
 
 def in_bytes(body: str, name: str) -> bool:
@@ -223,7 +227,12 @@ def apart(body: str, name: str, pointers: Sequence[str]) -> bool:
 
 
 def ragged(
-    entry: text.Entry, called: str, usual: Mapping[str, int], depth: int, launched: Launch | None
+    entry: text.Entry,
+    called: str,
+    usual: Mapping[str, int],
+    depth: int,
+    launched: Launch | None,
+    layouts: Mapping[str, Sequence[str]],
 ) -> list[dict[str, int]]:
     """Return other sizes for a text that guards its indices, no multiples of its blocks; or nothing.
 
@@ -231,7 +240,8 @@ def ragged(
     have as `launched`, and equal where one variable is both. What is compared with nothing may be a pitch,
     and is as long as the longest. Nothing is returned where a size may have to be a multiple: the text
     divides one or goes through one in tiles, it or what is `called` with it reads vectors, or more is known
-    of one than the number that is `usual` for all.
+    of one than the number that is `usual` for all. With strides of `layouts` there are equal ones, too, at
+    which the end of each row is that of the array.
     """
     loops = list(_loops(entry.body))
     compared = {*re.findall(_COMPARED, entry.body)} & usual.keys()
@@ -262,7 +272,8 @@ def ragged(
     unequal = {
         n: least + more for n, more in zip(dict.fromkeys(map(same.get, ordered)), _APART, strict=False)
     }
-    return [{n: unequal.get(same[n], max(unequal.values())) for n in usual}]
+    close = [dict.fromkeys(usual, least) | _inside(layouts, least)] if layouts else []
+    return [*close, {n: unequal.get(same[n], max(unequal.values())) for n in usual}]
 
 
 def vectors(called: str) -> bool:
