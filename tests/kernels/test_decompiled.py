@@ -45,7 +45,7 @@ def test_addresses_and_guards() -> None:
     assert "param_1[r1 * 3 + 1] = " in found and "param_3[r1] = " in found
     loaded = next(line for line in found.splitlines() if "param_2[r1]" in line).split("=")[0].strip()
     assert f"param_0[{loaded}]" in found  # an index that is loaded
-    assert "atomicAdd(&param_1[" in found
+    assert "atomicAdd(&param_1[r1 / 8], " in found
 
 
 def test_loops_bounds_and_shared_memory() -> None:

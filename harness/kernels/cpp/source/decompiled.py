@@ -41,6 +41,7 @@ _ASKED = "int MaxDynamicSharedMemorySize;"
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="} | {
     "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
 }  # fmt: skip
+_ATOMICS = ("add", "cas", "exch", "min", "max", "and", "or", "xor", "inc", "dec")
 _LONGEST = 400  # characters of a value; a longer one is a variable
 
 
@@ -184,15 +185,18 @@ class _Kernel:
         for n in range(max(1, count)):
             place = f"{at.base}[{at.over(self._bytes[at.base]).plus(Sum(number=n))}]"
             value = values[n * len(values) // max(1, count)] if values else ""
-            self._line(self._written_out(parts[0], place, value), condition)
+            self._line(self._written_out(parts, place, value, others), condition)
         for register in loaded:
             self._values[register] = Sum({name_of(register): 1})
 
-    def _written_out(self, base: str, place: str, value: str) -> str:
+    def _written_out(self, parts: Sequence[str], place: str, value: str, others: Sequence[str]) -> str:
         """Return an access to one element in C++; `value` is the register that is loaded or stored."""
-        if base in ("atom", "red"):
-            return f"atomicAdd(&{place}, 1);"
-        if base == "st":
+        if parts[0] in ("atom", "red"):
+            called = next((p for p in parts if p in _ATOMICS), "add")
+            given = [str(self._operand(r)) for r in others[parts[0] == "atom" :]]
+            name = "CAS" if called == "cas" else called.capitalize()
+            return f"atomic{name}({', '.join([f'&{place}', *given])});"
+        if parts[0] == "st":
             return f"{place} = {self._operand(value)};"
         return f"{name_of(value)} = {place};" if value else f"{place};"
 
@@ -202,6 +206,8 @@ class _Kernel:
         Its narrowest access is an element, and the element's type is what its values are used as.
         """
         kind = next((p for p in parts if p in _CPP), "b32")
+        if parts[0] in ("atom", "red"):
+            kind = kind.replace("b", "u") if kind in ("b32", "b64") else kind  # of flags and locks
         used = {t for register in values for t in self._types.get(register, ())}
         width = 16 if "b128" in parts else int(re.findall(r"8|16|32|64", kind)[0]) // 8
         halves = used & {"f16", "f16x2", "bf16", "bf16x2"} and "f32" not in used
