@@ -108,4 +108,4 @@ def test_a_mutated_text_is_read_or_left() -> None:
     chance = random.Random(seed)
     texts = [compile_ptx(SOURCE), *(path.read_text() for path in sorted(TRITON.glob("*.ptx")))]
     known = [text.entries(decompiled.cpp(mutated(chance.choice(texts), chance))) for _ in range(60)]
-    assert sum(map(bool, known)) > 50
+    assert sum(map(bool, known)) > 45

@@ -123,16 +123,18 @@ class _Kernel:
         but, guard, opcode, rest = found.groups()
         condition = self._condition(guard, otherwise=bool(but)) if guard else ""
         base, operands = opcode.split(".")[0], assembly.operands(rest)
-        if base in ("ld", "ldu", "st", "atom", "red", "cp"):
-            self._access(opcode, operands, condition)
-        elif base in ("ret", "exit"):
+        if base in ("ret", "exit"):
             self._line("return;", condition)
+        elif base in ("bar", "barrier"):
+            self._line("__syncthreads();", condition)
+        elif not operands:
+            return
+        elif base in ("ld", "ldu", "st", "atom", "red", "cp"):
+            self._access(opcode, operands, condition)
         elif base == "bra":
             end = f"{operands[0]}:" in self._labels
             self._line("return;" if end else f"goto {name_of(operands[0])};", condition)
-        elif base in ("bar", "barrier"):
-            self._line("__syncthreads();", condition)
-        elif operands:
+        else:
             self._assign(operands[0], self._value(opcode, operands[1:]), condition)
 
     def _line(self, text: str, condition: str = "") -> None:
@@ -255,7 +257,7 @@ class _Kernel:
         if kind == "pred":
             return self._logic(base, operands)
         if base == "setp" and len(operands) > 1:
-            a, b = (self._whole(o) for o in operands[:2])
+            a, b = (self._operand(o).as_number() for o in operands[:2])
             found = f"{a} {_COMPARED.get(parts[1], '==')} {b}"
             joined = {"and": "&&", "or": "||"}.get(parts[2])
             return f"{found} {joined} {self._condition(operands[2])}" if joined else found
@@ -267,11 +269,6 @@ class _Kernel:
         if base in ("mov", "cvta", "cvt"):
             return values[0]
         return computed(base, parts, values) if len(values) > 1 else None
-
-    def _whole(self, operand: str) -> Sum:
-        """Return a value to compare; a parameter of 64 bits is a number there."""
-        value = self._operand(operand)
-        return Sum({value.base: 1, **value.terms}, value.number) if value.base else value
 
     def _logic(self, base: str, operands: Sequence[str]) -> str | None:
         if base == "not":

@@ -25,6 +25,10 @@ class Sum:
         kept = {name: factor for name, factor in terms.items() if factor}
         return Sum(kept, self.number + sign * other.number, self.base or other.base)
 
+    def as_number(self) -> Sum:
+        """Return this value with a pointer as a term."""
+        return Sum({self.base: 1, **self.terms}, self.number) if self.base else self
+
     def times(self, other: Sum) -> Sum:
         """Return the product with `other`: each term's where one is a number."""
         if self.terms and other.terms:
@@ -52,33 +56,36 @@ class Sum:
 
 
 def computed(base: str, parts: Sequence[str], values: Sequence[Sum]) -> Sum | None:
-    """Return what an instruction on integers computes."""
-    a, b, *more = values
-    if base in ("add", "or"):  # of disjoint bits, in an address
-        return a.plus(b)
-    if base == "sub":
-        return a.plus(b, -1)
-    if base in ("mul", "mul24") and "hi" not in parts:
-        return _product(a, b)
-    if base in ("mad", "mad24") and "hi" not in parts and more:
-        return _product(a, b).plus(more[0])
-    if base == "shl" and not b.terms and 0 <= b.number < 32:
-        return _product(a, Sum(number=1 << b.number))
-    if base == "shr" and parts[-1].startswith("s") and not b.terms and b.number in (31, 63):
-        return Sum()  # the sign, of what is divided by a power of two: sizes have none
-    if base == "shr" and not a.terms:
-        return a
-    if base == "shr" and not b.terms and 0 <= b.number < 32:
-        return Sum({f"{a.factor()} / {1 << b.number}": 1})
-    if base in _BETWEEN:
-        return Sum({f"({a.factor()} {_BETWEEN[base]} {b.factor()})": 1})
-    if base in ("min", "max"):
-        return Sum({f"{base}({a}, {b})": 1})
+    """Return what an instruction on integers computes; None of one that is not known.
+
+    A parameter of 64 bits is a pointer where something is added to it alone; elsewhere it is a number.
+    """
+    if base in ("add", "or") and not (values[0].base and values[1].base):  # of disjoint bits, in an address
+        return values[0].plus(values[1])
+    a, b, *more = (value.as_number() for value in values)
+    power = 1 << b.number if not b.terms and 0 <= b.number < 64 else 0
+    match base:
+        case "add" | "or":
+            return a.plus(b)
+        case "sub":
+            return values[0].plus(b, -1)
+        case "mul" | "mul24" if "hi" not in parts:
+            return a.times(b)
+        case "mad" | "mad24" if "hi" not in parts and more:
+            return a.times(b).plus(values[2])
+        case "shl" if power:
+            return a.times(Sum(number=power))
+        case "shr" if parts[-1].startswith("s") and power in (1 << 31, 1 << 63):
+            return Sum()  # the sign, of what is divided by a power of two: sizes have none
+        case "shr" | "and" if not a.terms and not a.number:
+            return a
+        case "shr" if power:
+            return Sum({f"{a.factor()} / {power}": 1})
+        case "min" | "max":
+            return Sum({f"{base}({a}, {b})": 1})
+        case _ if base in _BETWEEN:
+            return Sum({f"({a.factor()} {_BETWEEN[base]} {b.factor()})": 1})
     return None
-
-
-def _product(a: Sum, b: Sum) -> Sum:
-    return Sum({f"{n}": 1 for n in ("?",)}) if a.base or b.base else a.times(b)
 
 
 def simple(value: Sum) -> bool:
@@ -87,7 +94,7 @@ def simple(value: Sum) -> bool:
 
 
 def _tight(name: str) -> str:
-    return f"({name})" if re.search(r" [-+?] ", name) and not name.startswith("(") else name
+    return f"({name})" if re.search(r" [-+] ", name) and not name.startswith("(") else name
 
 
 def negated(condition: str) -> str:
