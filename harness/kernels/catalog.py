@@ -114,8 +114,7 @@ def load_each(path: Path | str) -> list[Kernel]:
     A template stands for the instances that host code in the text launches, or for one that can be tried;
     without any it counts as one, if there is nothing else. Raises as `spec.load` does.
     """
-    path = Path(path)
-    source = text.read(path)
+    source = text.read(path := Path(path))
     known = [] if text.has_front_matter(source) else text.entries(decompiled.of(source, path))
     if not known:
         return [spec.parse(source, path)]
@@ -147,8 +146,7 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     """Return another kernel of a file, with what the front matter says, or new guesses without."""
     known = text.entries(calls.own(kernel))
     base = entry.partition("<")[0].rpartition("::")[2].strip()
-    made = re.search(rf"\b{re.escape(base)}\b", kernel.source)  # by a macro: the compiler knows
-    if text.find(known, entry) is None and not made:
+    if text.find(known, entry) is None and base not in kernel.source:  # nor made by a macro
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     own = kernel.source, kernel.path

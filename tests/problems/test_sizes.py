@@ -215,10 +215,10 @@ def entry(body: str, parameters: str = "float* a, float* b, int rows, int cols")
 )
 def test_when_sizes_are_uneven(body: str, found: dict[str, int]) -> None:
     usual, one = {"rows": 64, "cols": 64}, entry(body)
-    assert sizes.ragged(one, body, usual, 2, None) == ([found] if found else [])
-    assert not sizes.ragged(one, body, usual, 1, None)
-    assert not sizes.ragged(one, body, usual | {"rows": 80}, 2, None)
-    assert not sizes.ragged(one, body + "float4 v = *(float4*)row;", usual, 2, None)
+    assert sizes.ragged(one, body, usual, 2, None, {}) == ([found] if found else [])
+    assert not sizes.ragged(one, body, usual, 1, None, {})
+    assert not sizes.ragged(one, body, usual | {"rows": 80}, 2, None, {})
+    assert not sizes.ragged(one, body + "float4 v = *(float4*)row;", usual, 2, None, {})
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_when_sizes_are_uneven(body: str, found: dict[str, int]) -> None:
 def test_uneven_sizes_are_in_the_order_of_the_hosts(host: str, found: dict[str, int]) -> None:
     one = entry("if (r < rows && c < cols) a[r * cols + c] = 0;")
     launched = launches.launches(f"void run(float* a, float* b) {{ {host} }}")[0]
-    assert sizes.ragged(one, "", {"rows": 64, "cols": 64}, 2, launched) == [found]
+    assert sizes.ragged(one, "", {"rows": 64, "cols": 64}, 2, launched, {}) == [found]
 
 
 @pytest.mark.parametrize(
@@ -256,5 +256,5 @@ def test_uneven_sizes_are_in_the_order_of_the_hosts(host: str, found: dict[str, 
 def test_strides(body: str, found: dict[str, int]) -> None:
     names = ["w", "h", *(n for n in ("pitch", "stride", "stride_w") if n in body)]
     one = entry(body, "float* a, " + ", ".join(f"int {n}" for n in names))
-    apart, pitches = sizes.strides(one, names, {"a": ("f4", 1)}, 64)
+    apart, pitches, _ = sizes.strides(one, names, {"a": ("f4", 1)}, 64, {})
     assert apart | pitches == found and pitches.keys() <= {"pitch"}

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.cli import running
-from harness.emulator.watch.findings import Source
 from harness.support import files, terminal
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
     from harness.emulator import Counts, Finding
+    from harness.emulator.watch.findings import Source
     from harness.launch.builds import Built
 
 _CODE, _BESIDE = 17, 63  # how many characters of a source line are shown at least, and of what is beside it
@@ -70,6 +70,7 @@ def print_findings(rows: Sequence[Measurement]) -> None:
 
     Of a kernel with many of them the first ones are shown. A guessed launch has been told already.
     """
+    from harness.emulator.watch.findings import Source
     from harness.problems.protocol import unverified
     from harness.results import encode
 
