@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 import harness.emulator.hopper.cluster
 import harness.emulator.hopper.mbarrier
 import harness.emulator.hopper.tma.bulk
+import harness.emulator.hopper.tma.made
 import harness.emulator.hopper.warps
 import harness.emulator.hopper.wgmma.product
 import harness.emulator.instructions.atomics

@@ -14,6 +14,7 @@ from shared.sweeps import sweep
 
 TRITON = Path(__file__).parents[1] / "data" / "triton"
 SAID = {  # of the launch
+    "described": "--grid 1,1,1 --block 128,1,1 --shared 229376 -a param_0=4096",
     "add": "--grid 4,1,1 --block 128,1,1 -a param_0=1000",
     "histogram": "--grid 8,1,1 --block 128,1,1",
     "product": "-a stride_6=64 -a stride_7=1 -a stride_8=64 -a stride_9=1 -a stride_10=64 -a stride_11=1",

@@ -56,12 +56,25 @@ def tiles(x, y, M, N, TILE: tl.constexpr):
     tl.store(y + m * N + n, tl.load(x + m * N + n, mask=inside) * 2, mask=inside)
 
 
+@triton.jit
+def described(a, b, c, M, N, K, TILE: tl.constexpr, STEP: tl.constexpr):
+    left = tl.make_tensor_descriptor(a, shape=[M, K], strides=[K, 1], block_shape=[TILE, STEP])
+    right = tl.make_tensor_descriptor(b, shape=[N, K], strides=[K, 1], block_shape=[TILE, STEP])
+    out = tl.make_tensor_descriptor(c, shape=[M, N], strides=[N, 1], block_shape=[TILE, TILE])
+    m, n = tl.program_id(0) * TILE, tl.program_id(1) * TILE
+    total = tl.zeros((TILE, TILE), tl.float32)
+    for k in range(0, K, STEP):
+        total = tl.dot(left.load([m, k]), right.load([n, k]).T, total)
+    out.store([m, n], total.to(tl.float16))
+
+
 KERNELS = {  # the types of parameters, and the constants
     add: ((FLOATS, FLOATS, FLOATS, "i32"), {"BLOCK": 256}),
     softmax: ((FLOATS, FLOATS, "i32", "i32", "i32"), {"BLOCK": 256}),
     histogram: ((WHOLE, WHOLE, "i32"), {"BLOCK": 128}),
     product: ((HALVES, HALVES, FLOATS, *["i32"] * 9), {"TILE": 32, "STEP": 16}),
     tiles: ((FLOATS, FLOATS, "i32", "i32"), {"TILE": 16}),
+    described: ((HALVES, HALVES, HALVES, "i32", "i32", "i32"), {"TILE": 64, "STEP": 64}),
 }
 
 

@@ -167,6 +167,8 @@ def _map(group: Group, ins: Instruction, pointer: int, rank: int) -> tensormap.M
         what = "the 128 bytes it is given are no tensor map"
     elif len(found.extents) != rank:
         what = f"a tensor map of {len(found.extents)} extents, and {rank} indices"
+    else:
+        what = found.fault()  # one that the kernel made itself may have one
     if what:
         misuse(group, ins, what, kind="TMA misuse")
         return None

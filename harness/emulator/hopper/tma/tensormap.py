@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from harness.errors import EmulatorError
 
 BYTES = 128
-_MAGIC = b"harness\x01"
-_FORMAT = "<8sQ5I4Q5H5B4B"
+MAGIC = b"harness\x01"
+_FORMAT = "<8sQ5I4x4Q5I5I4I"  # 128 bytes
+_FIELDS = {  # of `tensormap.replace`: where each begins, and its bytes
+    "global_address": (8, 8), "global_dim": (16, 4), "global_stride": (40, 8), "box_dim": (72, 4),
+    "element_stride": (92, 4), "rank": (112, 4), "elemtype": (116, 4), "swizzle_mode": (120, 4),
+    "fill_mode": (124, 4),
+}  # fmt: skip
 SIZES = {
     "UINT8": 1, "UINT16": 2, "UINT32": 4, "INT32": 4, "UINT64": 8, "INT64": 8, "FLOAT16": 2, "FLOAT32": 4,
     "FLOAT64": 8, "BFLOAT16": 2, "FLOAT32_FTZ": 4, "TFLOAT32": 4, "TFLOAT32_FTZ": 4,
@@ -100,6 +105,11 @@ class Map:
         """Raise EmulatorError for a map that cuTensorMapEncodeTiled refuses."""
         if self.element not in SIZES:
             raise EmulatorError(f"no tensor map element {self.element!r}", hint=", ".join(SIZES))
+        if what := self.fault():
+            raise EmulatorError(f"cuTensorMapEncodeTiled refuses this tensor map: {what}")
+
+    def fault(self) -> str:
+        """Return what no map may have, such as a stride that is no multiple of 16; "" if it is right."""
         rank = len(self.extents)
         inner = self.box[0] * self.size if self.box else 0
         faults = [
@@ -122,9 +132,7 @@ class Map:
             ),
             (self.nan and self.element not in FLOATS, f"a NaN fill of {self.element}"),
         ]
-        for wrong, what in faults:
-            if wrong:
-                raise EmulatorError(f"cuTensorMapEncodeTiled refuses this tensor map: {what}")
+        return next((what for wrong, what in faults if wrong), "")
 
     def encode(self) -> bytes:
         """Return the 128 bytes."""
@@ -132,9 +140,9 @@ class Map:
         def five(values: Sequence[int], count: int = 5) -> list[int]:
             return [*values, *[0] * count][:count]
 
-        raw = struct.pack(
+        return struct.pack(
             _FORMAT,
-            _MAGIC,
+            MAGIC,
             self.address,
             *(extent & 0xFFFFFFFF for extent in five(self.extents)),
             *five(self.strides, 4),
@@ -145,18 +153,23 @@ class Map:
             self.swizzle,
             self.nan,
         )
-        return raw.ljust(BYTES, b"\0")
+
+
+def field(name: str, number: int) -> tuple[int, int]:
+    """Return where a field of a map begins, or that of extent or stride `number`, and its bytes."""
+    begins, size = _FIELDS[name]
+    return begins + number * size, size
 
 
 def decode(raw: bytes) -> Map | None:
     """Return the contents of a map; None if these bytes are none."""
-    if len(raw) < BYTES or raw[:8] != _MAGIC:
+    if len(raw) < BYTES or raw[:8] != MAGIC:
         return None
     fields = struct.unpack_from(_FORMAT, raw)
     rank, element, swizzle, nan = fields[-4:]
     return Map(
         address=fields[1],
-        element=_ELEMENTS[element],
+        element=_ELEMENTS[min(element, len(_ELEMENTS) - 1)],
         extents=tuple(extent or 1 << 32 for extent in fields[2 : 2 + rank]),
         strides=tuple(fields[7 : 7 + rank - 1]),
         box=tuple(fields[11 : 11 + rank]),

@@ -158,26 +158,42 @@ class Transfer:
         """Return the bytes of the source."""
         if self.map is not None:
             box = box_of(self.map, self.at)
+            if not self._within("reads", box.address[box.inside], self.map.size):
+                return np.zeros(self.map.total, np.uint8)
             self._count(box.address[box.inside], self.map.size)
             return fetch(self.group.launch.arena, self.map, box)
         if near:
             return read_shared(self.block.cluster.shared, self.far & (SHARED_BASE - 1), self.size)
         if self.group.launch.arena.holding(self.far, self.far + self.size) is None:
-            self._outside("reads")
+            self._outside("reads", self.far, self.size)
             return np.zeros(self.size, np.uint8)
         address = self.far + 4 * np.arange(self.size // 4)
         self._count(address, 4)
         return gather(self.group.launch.arena, address, 4).view(np.uint8)
 
-    def _outside(self, verb: str) -> None:
-        """Report that the copy goes past what it copies from, or to."""
-        variable, offset, distance = named(self.group, "global", self.far, self.size)
+    def _within(self, verb: str, address: Array, size: int) -> bool:
+        """Return whether the elements of a tensor lie in one buffer, and report that they do not.
+
+        A map that the kernel makes may have other extents and strides than its tensor.
+        """
+        arena = self.group.launch.arena
+        if not len(address):
+            return True
+        first, last = int(address.min()), int(address.max())
+        if arena.holding(first, last + size) is None:
+            self._outside(verb, first if arena.holding(first, first + size) is None else last, size)
+            return False
+        return True
+
+    def _outside(self, verb: str, far: int, size: int) -> None:
+        """Report that the copy goes past what it copies from, or to, with the `size` bytes at `far`."""
+        variable, offset, distance = named(self.group, "global", far, size)
         where = f"at offset {offset} of {variable}, {distance} past what is its own"
         if distance >= FAR:
             where = f"that lie in no buffer ({variable} is nearest)"
-        misuse(self.group, self.ins, f"{verb} {self.size} bytes {where}", kind="out of bounds")
+        misuse(self.group, self.ins, f"{verb} {size} bytes {where}", kind="out of bounds")
         if offset >= 0:
-            self.group.launch.findings.reached(variable, offset + self.size)
+            self.group.launch.findings.reached(variable, offset + size)
 
     def _count(self, address: Array, size: int) -> None:
         """Count the copy: `size` bytes at each address of global memory."""
@@ -233,10 +249,12 @@ class Transfer:
                 data = data.reshape(-1, 16)[(self._units(self.start) - self.start) // 16].reshape(-1)
             box = box_of(self.map, self.at)
             address, new = box.address[box.inside], data.view(f"u{self.map.size}")[box.inside]
+            if not self._within("writes", address, self.map.size):
+                return
         else:
             unit = tensormap.SIZES[self.element] if self.reduction else 4
             if arena.holding(self.far, self.far + self.size) is None:
-                self._outside("writes")
+                self._outside("writes", self.far, self.size)
                 return
             address, new = self.far + unit * np.arange(self.size // unit), data.view(f"u{unit}")
         self._count(address, new.dtype.itemsize)

@@ -41,6 +41,9 @@ _ASKED = "int MaxDynamicSharedMemorySize;"
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="} | {
     "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
 }  # fmt: skip
+_ELEMENTS = dict(  # of tensor maps, by PTX's numbers
+    enumerate(("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32", "f64", "bf16", "f32", "f32"))
+)
 _ATOMICS = ("add", "cas", "exch", "min", "max", "and", "or", "xor", "inc", "dec")
 _LONGEST = 400  # characters of a value; a longer one is a variable
 
@@ -75,6 +78,7 @@ class _Kernel:
         self._bytes, self._kinds = dict[str, int](), dict[str, set[str]]()
         self._written = set[str]()
         self._values, self._lines = dict[str, Sum | str](), list[str]()
+        self._made, self._extents = "", list[str]()
 
     def text(self) -> str:
         """Return the function. It is read twice: the second time with the sizes of elements."""
@@ -131,6 +135,8 @@ class _Kernel:
             return
         elif base in ("ld", "ldu", "st", "atom", "red", "cp"):
             self._access(opcode, operands, condition)
+        elif base == "tensormap":
+            self._map(opcode.split("."), operands)
         elif base == "bra":
             end = f"{operands[0]}:" in self._labels
             self._line("return;" if end else f"goto {name_of(operands[0])};", condition)
@@ -172,6 +178,9 @@ class _Kernel:
         if parts[:2] == ["ld", "param"] and places:
             self._assign(operands[0], self._argument(places[0]), condition)
             return
+        if "tensor" in parts:  # where a box lies says how many there are
+            corners = (r for o in places for r in _REGISTER.findall(o.partition("(")[2]))
+            self._lines += [f"corner = {self._operand(r)};" for r in corners]
         at = next((found for o in places if (found := self._place(o)) is not None and found.base), None)
         if at is None:
             for register in loaded:
@@ -190,6 +199,24 @@ class _Kernel:
             self._line(self._written_out(parts, place, value, others), condition)
         for register in loaded:
             self._values[register] = Sum({name_of(register): 1})
+
+    def _map(self, parts: Sequence[str], operands: Sequence[str]) -> None:
+        """Note what a tensor map is made of; once it is, write an access to all of its tensor."""
+        name, value = parts[3] if len(parts) > 3 else "", self._operand(operands[-1])
+        if name == "global_address":
+            self._made, self._extents = value.base, []
+        elif name == "global_dim":
+            self._extents.append(value.factor())
+        elif name == "elemtype" and self._made:
+            self._touch(self._made, ["st", _ELEMENTS.get(value.number, "b32")], [])
+        elif "cp_fenceproxy" in parts and self._made and self._extents:
+            index = f"i{len(self._extents) - 1}"
+            for n in reversed(range(len(self._extents) - 1)):
+                index = f"({index}) * {self._extents[n]} + i{n}"
+            loops = [f"for (int i{n} = 0; i{n} < {e}; i{n}++)" for n, e in enumerate(self._extents)]
+            self._lines += ["float4;", f"{' '.join(loops[::-1])} {self._made}[{index}] = 0;"]
+            if (place := self._place(operands[0])) is not None and place.base:
+                self._touch(place.base, ["st", "b64"], [])  # one for each block, wherever that is
 
     def _written_out(self, parts: Sequence[str], place: str, value: str, others: Sequence[str]) -> str:
         """Return an access to one element in C++; `value` is the register that is loaded or stored."""
