@@ -18,8 +18,7 @@ from pathlib import Path
 
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
-from harness.kernels.cpp import guesses, includes
-from harness.kernels.cpp.host import launches
+from harness.kernels.cpp import calls, guesses, includes
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -124,7 +123,7 @@ def load_each(path: Path | str) -> list[Kernel]:
     listed = [name for names in named for name in names if name] or [entry.name for entry in known]
     whole = {"".join(name.split()): name for name in listed}.values()
     include, alone = includes.of_repository(path, source), len(whole) == len(known) == 1
-    return [_guessed(source, path, known, name, include, alone) for name in whole]
+    return [_guessed(source, path, name, include, alone) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -151,16 +150,15 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     own = kernel.source, kernel.path
-    found = _guessed(*own, known, entry, kernel.include, len(known) == 1) if kernel.plain else kernel
+    found = _guessed(*own, entry, kernel.include, len(known) == 1) if kernel.plain else kernel
     return replace(found, entry=entry, include=kernel.include)
 
 
-def _guessed(
-    source: str, path: Path, known: Sequence[text.Entry], entry: str, include: tuple[str, ...], alone: bool
-) -> Kernel:
+def _guessed(source: str, path: Path, entry: str, include: tuple[str, ...], alone: bool) -> Kernel:
     """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
     headers = tuple(includes.included(path, source, include).own.values())
-    guess = guesses.of(launches.with_headers(source, headers), text.find(known, entry), entry)
+    read = text.entries(calls.seen(source, headers).texts[0])
+    guess = guesses.of(calls.of_host(source, headers), text.find(read, entry), entry)
     return Kernel(
         path=path,
         source=source,

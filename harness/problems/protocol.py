@@ -269,6 +269,12 @@ def constants(problem: Problem) -> tuple[str, ...]:
     return tuple(getattr(problem, "constants", ()))
 
 
+def variables(problem: Problem) -> Mapping[str, Argument]:
+    """Return what further variables of the kernel hold, where it has such: ``variables()`` of a guess."""
+    found = getattr(problem, "variables", None)
+    return found() if found and unverified(problem) else {}
+
+
 def unverified(problem: Problem) -> bool:
     """Return True where the arguments are guesses, and there is no reference."""
     return bool(getattr(problem, "unverified", False))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,12 @@ class Record:
 Argument = Buffer | Record | TensorMap | Texture | NDArray[Any] | np.generic
 
 
-def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
+def bind(
+    kernel: Entry, arguments: Sequence[Argument], records: Mapping[str, Record] = MappingProxyType({})
+) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
     """Return the buffers among the arguments, and a function that makes the parameter space.
+
+    Behind them are those of `records`, which are what variables hold.
 
     That function takes the arena in which the buffers have their addresses, and returns the bytes of the
     ``.param`` space. A tensor map may also be passed as a pointer to it: it then has a buffer of its own.
@@ -70,6 +75,9 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
         if isinstance(one, TensorMap) and p.size == _POINTER
     }
     buffers += pointed.values()
+    known = {id(b.array) for b in buffers}
+    further = {id(b.array): b for record in records.values() for b in record.buffers}
+    buffers += (buffer for key, buffer in further.items() if key not in known)
     for buffer in buffers:
         if not buffer.array.flags.c_contiguous or buffer.array.dtype.hasobject:
             raise EmulatorError(f"array {buffer.name} is not contiguous", hint="Pass a contiguous copy.")
@@ -123,3 +131,15 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
         return bytes(space)
 
     return buffers, parameters
+
+
+def hold(
+    records: Mapping[str, Record], arena: Arena, symbols: Mapping[str, int], buffers: Sequence[Buffer]
+) -> None:
+    """Fill variables with `records`, whose buffers have addresses in the arena."""
+    starts = {id(b.array): a.start for b, a in zip(buffers, arena.allocations, strict=False)}
+    octets = arena.view(1)
+    for name, record in records.items():
+        raw = np.frombuffer(record.pack(lambda buffer: starts[id(buffer.array)]), np.uint8)
+        begin = symbols[name] - GLOBAL_BASE
+        octets[begin : begin + len(raw)] = raw

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.source.variables import parameters
 from harness.kernels.expr import Expr
 
 if TYPE_CHECKING:
@@ -35,14 +36,26 @@ _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 def texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    own = includes.of(kernel).own.values()
-    whole = (kernel.source, *(h.decode(errors="replace") for h in own))
+    whole = seen(kernel.source, tuple(includes.of(kernel).own.values())).texts
     return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
+    """Return a file's text and those of its own headers with constant variables as parameters of kernels."""
+    whole = (source, *(header.decode(errors="replace") for header in headers))
+    plain = tuple(text.COMMENT.sub(" ", one) for one in whole)
+    return parameters.of(whole, lambda body: reached(plain, body))
 
 
 def host(kernel: Kernel) -> str:
     """Return a kernel's text for what reads its launches: behind it, the numbers that its headers name."""
-    return launches.with_headers(kernel.source, tuple(includes.of(kernel).own.values()))
+    return of_host(kernel.source, tuple(includes.of(kernel).own.values()))
+
+
+def of_host(source: str, headers: tuple[bytes, ...]) -> str:
+    """Return the same of a text with `headers` of its own."""
+    return launches.with_headers(seen(source, headers).texts[0], headers)
 
 
 def launchable(kernel: Kernel) -> Kernel:

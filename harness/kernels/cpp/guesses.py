@@ -33,7 +33,7 @@ _TAKEN = frozenset(
         r"\w+",
         """_after _given _lengthened _longer _operands _parameters _types accumulates arguments atol axes
         bench_axes buffer_bytes bytes constants element_types extents flops from_axes inputs intensity label
-        outputs reference rtol scalar self unverified updated verify_axes""",
+        outputs reference rtol scalar self unverified updated variables verify_axes""",
     )
 )
 # What tells a kernel its block, or may: macros and headers of others.
@@ -149,7 +149,7 @@ def _asks_its_block(source: str, entry: text.Entry) -> bool:
 
 def axes(entry: text.Entry) -> text.Entry:
     """Return an entry whose parameters have names for axes: ``inputs_``, as problems have `inputs`."""
-    names = {p.name: f"{p.name}_" if p.name in _TAKEN else p.name for p in entry.parameters}
+    names = {p.name: axis(p.name) for p in entry.parameters}
     return replace(
         entry,
         parameters=tuple(replace(p, name=names[p.name]) for p in entry.parameters),
@@ -157,16 +157,27 @@ def axes(entry: text.Entry) -> text.Entry:
     )
 
 
+def axis(name: str) -> str:
+    """Return the axis of a parameter."""
+    return f"{name}_" if name in _TAKEN else name
+
+
 def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
 
-    None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled. One
+    None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled, but
+    for those in constant memory whose numbers are known. One
     without has them in its text, as a macro or a constant, and fits its host code alone. So do the buffers
     where the grid is too long to be taken.
     """
     launched = launches.of(source, name)
     parameters = axes(entry).parameters
-    if launched is None or any(not p.pointer and p.type not in (*_REAL, *OBJECTS) for p in parameters):
+    sizes = [p for p in parameters if not p.pointer and p.type not in (*_REAL, *OBJECTS)]
+    if launched is None or any(not p.constant for p in sizes):
+        return {}
+    numbers = dict(zip((p.name for p in parameters), launched.numbers, strict=False))
+    large = math.prod(launched.grid + launched.block) > _LONGEST
+    if sizes and (large or any(numbers.get(p.name) is None for p in sizes)):
         return {}
     given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
     whole = len(given) == sum(p.pointer for p in parameters) and all(given.values())

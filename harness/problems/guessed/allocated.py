@@ -12,6 +12,7 @@ from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import SIZEOF
 from harness.kernels.expr import Expr, ExprError
 
+FEW = 1024  # numbers of the host in constant memory that are taken as they stand
 _BYTES = 2**22  # of a buffer whose length is a number
 
 
@@ -29,7 +30,7 @@ def lengths(
     names, integers = [p.name for p in entry.parameters], dict[str, int | None]()
     for p, number in zip(entry.parameters, launched.numbers, strict=False):
         if not p.pointer and any("int" in kind for kind in elements.numbers(types[p.name])):
-            integers[p.name] = number
+            integers[p.name] = None if p.constant and (number or 0) <= FEW else number  # that of the host
     # A name of the host that the kernel has, too, is a macro, and no parameter is another number.
     macros = {a for a, n in zip(launched.arguments, names, strict=False) if a.isidentifier() and a != n}
     macros &= {*re.findall(r"\w+", entry.body)} - {*names}

@@ -25,7 +25,16 @@ from harness.kernels.cpp.source import macros
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import allocated, contents, dimensions, images, pointed, sizes, textures
+from harness.problems.guessed import (
+    allocated,
+    contents,
+    dimensions,
+    images,
+    pointed,
+    sizes,
+    textures,
+    variables,
+)
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.protocol import Argument
 
@@ -53,22 +62,26 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     Raises UsageError for a parameter of a type that cannot be guessed, such as ``float***``.
     """
     texts, host = calls.texts(kernel), calls.host(kernel)
-    entry = _entry(kernel, host)
+    entry, constants = _entry(kernel, host), variables.of(kernel)
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     axes = max(entry.dimensions, len(kernel.block))
     maps, made = _maps(kernel, host, entry, texts), samplers.of(host, entry, kernel.entry)
     pictures = images.of(textures.whole(texts, entry, kernel.entry), entry, texts, made)
-    types: dict[str, Any] = {
+    types: dict[str, Any] = {n: part.kind for n, part in constants.arrays.items()} | {
         p.name: pictures.kinds.get(p.name) or (maps[p.name].element.lower(), 1)
         if p.name in maps or p.name in pictures.used
         else _type(_meant(p, known, texts), kernel, texts)
         for p in entry.parameters
     }
+    entry = constants.added(entry)
     values, pointers = pointed.divided(entry, maps, types, pictures.used)
     shaped = dimensions.of(entry, types, [e({}) for e in kernel.block], numbers)
     given = [p for p in values if p.name not in shaped.ranks]
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
+    allocations = guesses.allocated(host, entry, kernel.entry)
+    fixed |= constants.numbers(launched, entry, types, whole, exact=bool(allocations))
+    whole = [n for n in whole if n not in fixed]
     depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual)
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
@@ -80,21 +93,23 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
     usual = sizes.usual(entry, whole, size, threads, numbers) | {n: boxed[n] for n in whole if n in boxed}
     from_host = allocated.lengths(launched, entry, types, whole)
-    usual |= shaped.totals(whole, {}, fixed | usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
+    usual |= shaped.totals(whole, {}, fixed | usual)
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
-    usual |= _computed(derived, fixed | usual) | allocated.rooms(entry, usual, types, from_host)
+    rooms = allocated.rooms(entry, usual, types, from_host | constants.bytes)
+    usual |= _computed(derived, fixed | usual) | rooms
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
-    body = pointed.plain(entry.body, tables, types)
-    plain, names = text.blank(kernel.source), [p.name for p in pointers]
+    body, names = pointed.plain(entry.body, tables, types), [p.name for p in pointers]
+    plain = text.blank(texts[0])
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
         holds={p.name: contents.of(body, shaped.called(p.name), numbers, plain, names) for p in pointers},
-        held=_held(maps, guesses.allocated(host, entry, kernel.entry), types), lengths=from_host,
+        held=_held(maps, allocations, types) | constants.lengths,
+        lengths=from_host, constants=[*constants.arrays], launched=launched,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
         strides=list(apart), pitches=list(pitches), derived=derived,
@@ -105,14 +120,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
         return parameters.drawn(vars(self), np.random.default_rng(seed))
 
-    def arguments(self: Any) -> tuple[Argument, ...]:
-        passed: dict[str, Argument] = {n: self.scalar(n) for n in scalars if n not in structs}
-        passed |= {n: pointed.argument(n, kind, getattr(self, n), maps) for n, kind in structs.items()}
-        passed |= {n: shaped.argument(n, types[n], vars(self)) for n in shaped.ranks}
-        passed |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
-        passed |= pictures.arguments(vars(self))
-        passed |= {p.name: pointed.table(p.name, types[p.name], getattr(self, p.name)) for p in tables}
-        return tuple(passed.get(p.name, p.name) for p in entry.parameters)
+    def passed(self: Any) -> dict[str, Argument]:
+        return _passed(self, parameters, structs, maps)
 
     def shape(self: Any) -> tuple[int, ...]:
         limits = pointed.limits(entry.body, values, types)
@@ -136,7 +145,11 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     )
     attributes = {
         "__doc__": "Guessed arguments.",
-        "axes": {n: x for n, x in {**counted, **scalars}.items() if n == shaped.called(n)},
+        "axes": {
+            n: x
+            for n, x in {**counted, **scalars}.items()
+            if n == shaped.called(n) and n not in constants.arrays
+        },
         **parameters.written(counted),
         "verify_axes": ({}, *others),
         "unverified": True,
@@ -145,11 +158,29 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "label": property(_label),
         "inputs": inputs,
         "reference": lambda self, inputs: None,
-        "arguments": arguments,
+        "arguments": lambda self: variables.none_of(entry.parameters, passed(self)),
+        "variables": lambda self: constants.held(passed(self), parameters, vars(self)),
         "_longer": parameters.longer,
         "_parameters": parameters,
     }
     return type("Guessed", (ArrayProblem,), attributes)
+
+
+def _passed(
+    problem: Any,
+    known: Parameters,
+    structs: Mapping[str, np.dtype[Any]],
+    maps: Mapping[str, tensors.Encoded],
+) -> dict[str, Argument]:
+    """Return what a problem passes for parameters that are no operands by themselves."""
+    axes, types, shaped = vars(problem), known.types, known.dimensions
+    found: dict[str, Argument] = {n: problem.scalar(n) for n in known.scalars if n not in structs}
+    found |= {n: pointed.argument(n, kind, axes[n], maps) for n, kind in structs.items()}
+    found |= {n: shaped.argument(n, types[n], axes) for n in shaped.ranks}
+    found |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
+    found |= known.images.arguments(axes)
+    tables = (p.name for p in known.pointers if any(elements.pointers(types[p.name])))
+    return found | {n: pointed.table(n, types[n], axes[n]) for n in tables}
 
 
 def _held(
@@ -209,7 +240,7 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
 
     Raises UsageError where that is not enough.
     """
-    entry = text.find(text.entries(kernel.source), kernel.entry)
+    entry = text.find(text.entries(host), kernel.entry)
     if entry is None:
         raise UsageError(
             f"the parameters of {kernel.entry} are not in the text",

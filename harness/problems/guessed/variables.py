@@ -1,0 +1,237 @@
+"""Guess what ``__constant__`` variables hold: what host code copies there, or what their use suggests.
+
+Numbers, pointers and tensor maps in them are parameters of the kernel, as the text is read
+(`kernels.cpp.source.variables`). Arrays are operands of a length that the text says. They hold what host code
+fills them with, where that can be read, in terms of the sizes of the launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.kernels import text
+from harness.kernels.cpp import calls, elements, extents, guesses, includes
+from harness.kernels.cpp.host.launches import Launch
+from harness.kernels.cpp.source.variables.declared import Part, Variable
+from harness.kernels.cpp.source.variables.parameters import Seen
+from harness.kernels.expr import Expr, ExprError
+from harness.kernels.spec import Kernel
+from harness.problems.guessed import allocated
+from harness.problems.guessed.buffers import Parameters
+from harness.problems.guessed.contents import Held
+from harness.problems.protocol import Argument, Member, Struct
+
+_REAL = re.compile(r"([-+]?\s*(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
+_HUGE = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """The variables that a kernel reads, each with the parts that it reads; `seen` is its text."""
+
+    variables: Sequence[tuple[Variable, tuple[Part, ...]]]
+    seen: Seen
+
+    @property
+    def parts(self) -> list[Part]:
+        """Return the parts of all variables."""
+        return [part for _, parts in self.variables for part in parts]
+
+    @property
+    def arrays(self) -> dict[str, Part]:
+        """Return the arrays by name."""
+        return {part.name: part for part in self.parts if not part.declared}
+
+    def added(self, entry: text.Entry) -> text.Entry:
+        """Return a kernel with the arrays behind its parameters."""
+        more = (text.Parameter(type="", name=n, pointer=True, const=True, constant=True) for n in self.arrays)
+        return replace(entry, parameters=(*entry.parameters, *more))
+
+    def numbers(
+        self,
+        launched: Launch | None,
+        entry: text.Entry,
+        types: Mapping[str, elements.Type],
+        whole: Sequence[str],
+        *,
+        exact: bool,
+    ) -> dict[str, int]:
+        """Return the numbers that host code gives to integers, where these are to be taken.
+
+        They all are where the launch is `exact`, as host code has it. Else small ones are that multiply no
+        index, and others where host code also tells the lengths of all buffers.
+        """
+        given = zip(entry.parameters, launched.numbers if launched else (), strict=False)
+        known = {p.name: n for p, n in given if p.constant and not p.pointer and n is not None and n >= 0}
+        if exact or not known:
+            return known
+        lengths = allocated.lengths(launched, entry, types, whole)
+        told = all(p.name in lengths for p in entry.parameters if p.pointer and p.type)
+        loose = {n for n in known if extents.dimension(entry.body, n)}
+        return {n: m for n, m in known.items() if m <= allocated.FEW and (told or n not in loose)}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Return the elements of the arrays."""
+        return {name: part.count for name, part in self.arrays.items()}
+
+    @property
+    def bytes(self) -> dict[str, Expr]:
+        """Return the bytes of the arrays."""
+        return {
+            n: Expr.parse(part.count * elements.size(part.kind))
+            for n, part in self.arrays.items()
+            if part.kind
+        }
+
+    def held(
+        self, passed: Mapping[str, Argument], known: Parameters, sizes: Mapping[str, Any]
+    ) -> dict[str, Argument]:
+        """Return what each variable holds, where its parts are what is `passed`, and with these sizes."""
+        axes = {p.name: guesses.axis(p.name) for p in self.parts if p.declared}
+        found: dict[str, Any] = {name: passed.get(axis, axis) for name, axis in axes.items()}
+        written = self.written(known.launched, [p.name for p in known.entry.parameters])
+        lengths = {p.name: sizes[p.name] for p in known.pointers}
+        for name, part in self.arrays.items():
+            into = alone(known.entry.body, name, lengths)
+            numbers = known.integers(sizes)
+            least = known.least(sizes) if known.whole else _HUGE
+            found[name] = contents(part, written[name], numbers, least, known.holds[name], into)
+        return {variable.name: packed(variable, found) for variable, parts in self.variables if parts}
+
+    def written(
+        self, launched: Launch | None, parameters: Sequence[str]
+    ) -> dict[str, list[Expr | float | None]]:
+        """Return the elements that host code gives to arrays, in terms of a launch's `parameters`."""
+        found = dict[str, list[Expr | float | None]]()
+        kept = [a for a in (launched.arguments if launched else ()) if a.isidentifier()]
+        for variable, parts in self.variables:
+            for part in parts:
+                given = self.seen.elements(variable, part) if not part.declared else []
+                numbers = [_number(frame.expression(written, kept), written) for frame, written in given]
+                if numbers and launched:
+                    over = launched.over(parameters, [str(n) for n in numbers])
+                    numbers = [
+                        _parsed(o) if isinstance(n, Expr) else n for n, o in zip(numbers, over, strict=True)
+                    ]
+                found[part.name] = numbers
+        return found
+
+
+def none_of(parameters: Sequence[text.Parameter], passed: Mapping[str, Argument]) -> tuple[Argument, ...]:
+    """Return what is passed for parameters that are no variables."""
+    return tuple(passed.get(p.name, p.name) for p in parameters if not p.constant)
+
+
+def of(kernel: Kernel) -> Constants:
+    """Return the variables that a kernel reads."""
+    seen = calls.seen(kernel.source, tuple(includes.of(kernel).own.values()))
+    read = seen.variables(kernel.entry)
+    known = [
+        (v, parts)
+        for v, parts in read
+        if all(p.name == guesses.axis(p.name) for p in parts if not p.declared)
+    ]
+    return Constants(variables=known, seen=seen)
+
+
+def _number(expression: Expr | None, written: str) -> Expr | float | None:
+    """Return an element as an expression, or as a number with a fraction."""
+    real = _REAL.fullmatch(written.strip())
+    return expression or (float(real[1].replace(" ", "")) if real else None)
+
+
+def _parsed(written: str) -> Expr | None:
+    with contextlib.suppress(ExprError):
+        return Expr.parse(written)
+    return None
+
+
+def contents(
+    part: Part,
+    written: Sequence[Expr | float | None],
+    numbers: Mapping[str, int],
+    least: int,
+    held: Held,
+    into: Sequence[int],
+) -> NDArray[Any]:
+    """Return what an array holds: what is `written`, with these `numbers` for names, or random contents.
+
+    least: the least size, beyond which no number of the host is taken that was meant for its own sizes
+    into: the lengths of what its elements alone index
+    """
+    assert part.kind is not None
+    if (given := list(_given(part, written, numbers, least))) and len(given) == min(len(written), part.count):
+        found = np.zeros(part.count, part.kind[0] if isinstance(part.kind, tuple) else np.uint8)
+        found[: len(given)] = np.array(given).astype(found.dtype)
+        return found
+    rng = np.random.default_rng(zlib.crc32(part.name.encode()))  # the same for all kernels of a file
+    most = min([least, *into]) if into else min(least, part.count)
+    found = elements.contents(rng, part.kind, part.count, most)
+    if isinstance(part.kind, tuple) and found.dtype.kind in "iu" and found.ndim == 1:
+        if held.targets:
+            found = rng.permutation(part.count).astype(found.dtype)
+        if held.begins:
+            found.sort()
+    return found
+
+
+def _given(
+    part: Part, written: Sequence[Expr | float | None], numbers: Mapping[str, int], least: int
+) -> Iterator[float]:
+    """Yield the numbers that are written for an array, up to one that is not known, or is beyond sizes."""
+    if not isinstance(part.kind, tuple) or part.kind[1] > 1 or part.kind[0] == "bfloat16":
+        return
+    whole = "int" in part.kind[0]
+    for one in written[: part.count]:
+        value: float | None = None if isinstance(one, Expr) else one
+        if isinstance(one, Expr):
+            with contextlib.suppress(ExprError):
+                value = one(numbers)
+        if (
+            value is None
+            or abs(value) > _HUGE
+            or (whole and value >= least and not getattr(one, "names", ()))
+        ):
+            return
+        yield value
+
+
+def packed(variable: Variable, held: Mapping[str, Any]) -> Argument:
+    """Return a variable with what its parts hold, by their names: its bytes, or a struct with operands."""
+    data, inside = bytearray(variable.size), list[tuple[int, str, Member, int]]()
+    for part in variable.parts:
+        value = held.get(part.name)
+        if isinstance(value, np.generic | np.ndarray):
+            raw = value.tobytes()
+            data[part.offset : part.offset + len(raw)] = raw
+        elif value is not None:
+            size = elements.size(elements.MAPPED) if not isinstance(value, str) else 8
+            inside.append((part.offset, part.name, value, size))
+    if not inside:
+        return np.void(bytes(data))
+    found, done = dict[str, Member](), 0
+    for offset, name, member, size in sorted(inside, key=lambda one: one[0]):
+        if offset > done:
+            found[f"from {done}"] = np.void(bytes(data[done:offset]))
+        found[name], done = member, offset + size
+    if done < len(data):
+        found[f"from {done}"] = np.void(bytes(data[done:]))
+    return Struct(found)
+
+
+def alone(body: str, array: str, others: Mapping[str, int]) -> list[int]:
+    """Return the lengths of those of `others` that an element of an array alone indexes, ``y[at[k]]``."""
+    return [
+        length
+        for name, length in others.items()
+        if re.search(rf"(?<![\w.>]){re.escape(name)}\s*\[\s*{re.escape(array)}\s*\[[^][]*\]\s*\]", body)
+    ]
