@@ -62,7 +62,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     Raises UsageError for a parameter of a type that cannot be guessed, such as ``float***``.
     """
     texts, host = calls.texts(kernel), calls.host(kernel)
-    entry, constants = _entry(kernel, host), variables.of(kernel)
+    entry = _entry(kernel, host)
+    constants = variables.of(kernel, calls.reached(texts, entry.body))
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     axes = max(entry.dimensions, len(kernel.block))
@@ -96,8 +97,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
     usual |= shaped.totals(whole, {}, fixed | usual)
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
-    rooms = allocated.rooms(entry, usual, types, from_host | constants.bytes)
-    usual |= _computed(derived, fixed | usual) | rooms
+    usual |= _computed(derived, fixed | usual) | allocated.rooms(entry, usual, types, from_host)
+    usual |= constants.rooms(usual)
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
@@ -131,7 +132,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-axes:])
 
     counted = parameters.counted({})
-    guarded, called = map(pictures.plain, (entry.body, calls.reached(texts, entry.body)))
+    guarded, called = map(pictures.plain, (entry.body, constants.called))
     others = (
         shaped.ragged(whole, fixed | usual, called)
         if shaped.ranks

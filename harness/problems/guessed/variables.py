@@ -33,12 +33,37 @@ _REAL = re.compile(r"([-+]?\s*(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?")
 _HUGE = 2**31 - 1
 
 
+@dataclass(frozen=True)
+class Use:
+    """What is done with elements of an array.
+
+    added: they are summands, such as steps to neighbours: small, for only the host knows how far is right
+    divides: something is divided by them
+    """
+
+    added: bool
+    divides: bool
+
+    @classmethod
+    def of(cls, body: str, array: str) -> Use:
+        """Return what a body does with the elements of an array."""
+        element = rf"\b{re.escape(array)}\s*\[(?:[^][]|\[[^][]*\])*\]"
+        return cls(
+            bool(re.search(rf"[+-]\s*{element}|{element}\s*[+-](?![+-])", body)),
+            bool(re.search(rf"[/%]\s*{element}", body)),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """The variables that a kernel reads, each with the parts that it reads; `seen` is its text."""
+    """The variables that a kernel reads, each with the parts that it reads; `seen` is its text.
+
+    `called` is the kernel's body with what it calls.
+    """
 
     variables: Sequence[tuple[Variable, tuple[Part, ...]]]
     seen: Seen
+    called: str
 
     @property
     def parts(self) -> list[Part]:
@@ -67,7 +92,7 @@ class Constants:
         """Return the numbers that host code gives to integers, where these are to be taken.
 
         They all are where the launch is `exact`, as host code has it. Else small ones are that multiply no
-        index, and others where host code also tells the lengths of all buffers.
+        index, or end at what arrays have, and others where host code also tells the lengths of all buffers.
         """
         given = zip(entry.parameters, launched.numbers if launched else (), strict=False)
         known = {p.name: n for p, n in given if p.constant and not p.pointer and n is not None and n >= 0}
@@ -75,7 +100,8 @@ class Constants:
             return known
         lengths = allocated.lengths(launched, entry, types, whole)
         told = all(p.name in lengths for p in entry.parameters if p.pointer and p.type)
-        loose = {n for n in known if extents.dimension(entry.body, n)}
+        bounds = self.rooms(dict.fromkeys(known, allocated.FEW))
+        loose = {n for n in known if extents.dimension(entry.body, n)} - bounds.keys()
         return {n: m for n, m in known.items() if m <= allocated.FEW and (told or n not in loose)}
 
     @property
@@ -83,14 +109,13 @@ class Constants:
         """Return the elements of the arrays."""
         return {name: part.count for name, part in self.arrays.items()}
 
-    @property
-    def bytes(self) -> dict[str, Expr]:
-        """Return the bytes of the arrays."""
-        return {
-            n: Expr.parse(part.count * elements.size(part.kind))
-            for n, part in self.arrays.items()
-            if part.kind
-        }
+    def rooms(self, usual: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes up to which the indices of arrays go, no larger than the arrays have room for."""
+        found = dict[str, int]()
+        for name, count in self.lengths.items():
+            for size, room in _rooms(self.called, name, count, [*usual]):
+                found[size] = min(room, found.get(size, usual[size]))
+        return found
 
     def held(
         self, passed: Mapping[str, Argument], known: Parameters, sizes: Mapping[str, Any]
@@ -102,9 +127,14 @@ class Constants:
         lengths = {p.name: sizes[p.name] for p in known.pointers}
         for name, part in self.arrays.items():
             into = alone(known.entry.body, name, lengths)
+            into += [lengths[other] for other in known.holds[name].into if other in self.arrays]
+            into += (
+                self.lengths.values() if isinstance(part.kind, np.dtype) else ()
+            )  # what of them, who knows
             numbers = known.integers(sizes)
             least = known.least(sizes) if known.whole else _HUGE
-            found[name] = contents(part, written[name], numbers, least, known.holds[name], into)
+            use, held = Use.of(self.called, name), known.holds[name]
+            found[name] = contents(part, written[name], numbers, least, held, into, use)
         return {variable.name: packed(variable, found) for variable, parts in self.variables if parts}
 
     def written(
@@ -131,8 +161,8 @@ def none_of(parameters: Sequence[text.Parameter], passed: Mapping[str, Argument]
     return tuple(passed.get(p.name, p.name) for p in parameters if not p.constant)
 
 
-def of(kernel: Kernel) -> Constants:
-    """Return the variables that a kernel reads."""
+def of(kernel: Kernel, called: str) -> Constants:
+    """Return the variables that a kernel reads; `called` is its body with what it calls."""
     seen = calls.seen(kernel.source, tuple(includes.of(kernel).own.values()))
     read = seen.variables(kernel.entry)
     known = [
@@ -140,7 +170,7 @@ def of(kernel: Kernel) -> Constants:
         for v, parts in read
         if all(p.name == guesses.axis(p.name) for p in parts if not p.declared)
     ]
-    return Constants(variables=known, seen=seen)
+    return Constants(variables=known, seen=seen, called=called)
 
 
 def _number(expression: Expr | None, written: str) -> Expr | float | None:
@@ -162,6 +192,7 @@ def contents(
     least: int,
     held: Held,
     into: Sequence[int],
+    use: Use,
 ) -> NDArray[Any]:
     """Return what an array holds: what is `written`, with these `numbers` for names, or random contents.
 
@@ -174,13 +205,15 @@ def contents(
         found[: len(given)] = np.array(given).astype(found.dtype)
         return found
     rng = np.random.default_rng(zlib.crc32(part.name.encode()))  # the same for all kernels of a file
-    most = min([least, *into]) if into else min(least, part.count)
+    most = 2 if use.added else min([least, *into]) if into else min(least, part.count)
     found = elements.contents(rng, part.kind, part.count, most)
     if isinstance(part.kind, tuple) and found.dtype.kind in "iu" and found.ndim == 1:
         if held.targets:
             found = rng.permutation(part.count).astype(found.dtype)
         if held.begins:
             found.sort()
+        if use.divides:
+            found = np.maximum(found, 1)
     return found
 
 
@@ -235,3 +268,14 @@ def alone(body: str, array: str, others: Mapping[str, int]) -> list[int]:
         for name, length in others.items()
         if re.search(rf"(?<![\w.>]){re.escape(name)}\s*\[\s*{re.escape(array)}\s*\[[^][]*\]\s*\]", body)
     ]
+
+
+def _rooms(body: str, array: str, count: int, sizes: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield (size, most) for the sizes below which a variable in an array's indices stays, ``4 * r + 1``."""
+    for place in extents.places(body, array):
+        for size in sizes:
+            below = re.findall(rf"\b(\w+)\s*<\s*{re.escape(size)}\b", body)
+            if below and (at := re.search(rf"\b(?:{'|'.join(below)})\b", place)):
+                times = re.search(rf"\b(\d+)\s*\*\s*{at[0]}\b|\b{at[0]}\s*\*\s*(\d+)\b", place)
+                parts = int(times[1] or times[2]) if times else 1 if place.strip() == at[0] else 2
+                yield size, max(1, count // max(1, parts))
