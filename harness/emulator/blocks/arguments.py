@@ -48,7 +48,8 @@ def bind(
     Behind them are those of `records`, which are what variables hold.
 
     That function takes the arena in which the buffers have their addresses, and returns the bytes of the
-    ``.param`` space. A tensor map may also be passed as a pointer to it: it then has a buffer of its own.
+    ``.param`` space. A tensor map, or a struct with several, may also be passed as a pointer to it: it then
+    has a buffer of its own.
     Raises EmulatorError if the number, a size or the layout of the arguments does not fit.
     """
     if len(arguments) != len(kernel.parameters):
@@ -70,9 +71,9 @@ def bind(
         if isinstance(one, TensorMap) and not any(b.array is one.array for b in buffers):
             buffers.append(Buffer(array=one.array, name=one.name or "tensor"))
     pointed = {
-        p.name: Buffer(array=np.zeros(BYTES, np.uint8), name=p.name)
+        p.name: Buffer(array=np.zeros(size, np.uint8), name=p.name)
         for p, one in zip(kernel.parameters, given, strict=True)
-        if isinstance(one, TensorMap) and p.size == _POINTER
+        if p.size == _POINTER != (size := BYTES if isinstance(one, TensorMap) else _nbytes(one))
     }
     buffers += pointed.values()
     known = {id(b.array) for b in buffers}
@@ -125,12 +126,17 @@ def bind(
                 )
             if parameter.name in pointed:
                 to = address(pointed[parameter.name])
-                arena.view(1)[to - GLOBAL_BASE :][:BYTES] = np.frombuffer(raw, np.uint8)
+                arena.view(1)[to - GLOBAL_BASE :][: len(raw)] = np.frombuffer(raw, np.uint8)
                 raw = to.to_bytes(_POINTER, "little")
             space[parameter.offset : parameter.offset + len(raw)] = raw
         return bytes(space)
 
     return buffers, parameters
+
+
+def _nbytes(given: Buffer | Record | TensorMap | np.generic) -> int:
+    """Return the bytes of a struct with pointers, and those of a pointer for anything else."""
+    return given.nbytes if isinstance(given, Record) else _POINTER
 
 
 def hold(

@@ -173,6 +173,7 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     launched = launches.of(source, name)
     parameters = axes(entry).parameters
     sizes = [p for p in parameters if not p.pointer and p.type not in (*_REAL, *OBJECTS)]
+    sizes = [p for p in sizes if not (p.constant and p.type == "CUtensorMap")]
     if launched is None or any(not p.constant for p in sizes):
         return {}
     numbers = dict(zip((p.name for p in parameters), launched.numbers, strict=False))

@@ -8,14 +8,14 @@ of a pointer the number of elements behind it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
@@ -67,7 +67,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     axes = max(entry.dimensions, len(kernel.block))
-    maps, made = _maps(kernel, host, entry, texts), samplers.of(host, entry, kernel.entry)
+    maps, made = _maps(kernel, host, entry, texts, constants.names), samplers.of(host, entry, kernel.entry)
     pictures = images.of(textures.whole(texts, entry, kernel.entry), entry, texts, made)
     types: dict[str, Any] = {n: part.kind for n, part in constants.arrays.items()} | {
         p.name: pictures.kinds.get(p.name) or (maps[p.name].element.lower(), 1)
@@ -98,19 +98,24 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     usual |= shaped.totals(whole, {}, fixed | usual)
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
     usual |= _computed(derived, fixed | usual) | allocated.rooms(entry, usual, types, from_host)
-    usual |= constants.rooms(usual)
+    several = pointed.several(entry, maps, host, whole, numbers)
+    few = {each.size: each.count for each in several.values() if each.size in usual}
+    usual |= constants.rooms(usual) | few
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
-    body, names = pointed.plain(entry.body, tables, types), [p.name for p in pointers]
-    plain = text.blank(texts[0])
+    body, plain, names = (
+        pointed.plain(entry.body, tables, types),
+        text.blank(texts[0]),
+        [p.name for p in pointers],
+    )
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
         holds={p.name: contents.of(body, shaped.called(p.name), numbers, plain, names) for p in pointers},
         held=_held(maps, allocations, types) | constants.lengths,
-        lengths=from_host, constants=[*constants.arrays], launched=launched,
+        lengths=from_host, constants=[*constants.arrays], launched=launched, several=several,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
         strides=list(apart), pitches=list(pitches), derived=derived,
@@ -118,15 +123,11 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),
     )  # fmt: skip
 
-    def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
-        return parameters.drawn(vars(self), np.random.default_rng(seed))
-
-    def passed(self: Any) -> dict[str, Argument]:
-        return _passed(self, parameters, structs, maps)
+    passed = functools.partial(_passed, known=parameters, structs=structs, maps=maps)
 
     def shape(self: Any) -> tuple[int, ...]:
-        limits = pointed.limits(entry.body, values, types)
-        extents = _extents([getattr(self, name) for name in whole], size, entry).items()
+        limits = pointed.limits(entry.body, values, types) | pointed.chosen(entry.body, several)
+        extents = _extents([getattr(self, n) for n in whole if n not in few], size, entry).items()
         extent = {axis: min(n, limits.get(axis, n)) for axis, n in extents}
         extent |= shaped.along(vars(self), parameters.integers(vars(self)))
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-axes:])
@@ -157,7 +158,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "extents": property(shape),
         "from_axes": classmethod(parameters.filled),
         "label": property(_label),
-        "inputs": inputs,
+        "inputs": lambda self, seed: parameters.drawn(vars(self), np.random.default_rng(seed)),
         "reference": lambda self, inputs: None,
         "arguments": lambda self: variables.none_of(entry.parameters, passed(self)),
         "variables": lambda self: constants.held(passed(self), parameters, vars(self)),
@@ -179,6 +180,7 @@ def _passed(
     found |= {n: pointed.argument(n, kind, axes[n], maps) for n, kind in structs.items()}
     found |= {n: shaped.argument(n, types[n], axes) for n in shaped.ranks}
     found |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
+    found |= {n: pointed.array(n, maps[n], each.number(axes)) for n, each in known.several.items()}
     found |= known.images.arguments(axes)
     tables = (p.name for p in known.pointers if any(elements.pointers(types[p.name])))
     return found | {n: pointed.table(n, types[n], axes[n]) for n in tables}
@@ -257,17 +259,21 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
     return guesses.axes(guesses.read(entry, host))
 
 
-def _maps(kernel: Kernel, host: str, entry: text.Entry, texts: Sequence[str]) -> dict[str, tensors.Encoded]:
+def _maps(
+    kernel: Kernel, host: str, entry: text.Entry, texts: Sequence[str], read: Collection[str]
+) -> dict[str, tensors.Encoded]:
     """Return the tensor maps of a kernel as host code encodes them, also of structs by value.
 
-    Raises UsageError for one in a struct of which nothing is known, and for one in a variable.
+    Raises UsageError for one in a struct of which nothing is known, and for one in a variable, but for those
+    that are `read` as parameters.
     """
     known, inside = entry.types(kernel.entry), dict[str, text.Parameter]()
     for p in (p for p in entry.parameters if not p.pointer and any(elements.MAP in t for t in texts)):
         kind = elements.of(_meant(p, known, texts).type, texts)
         inside |= {f"{p.name}{path}": p for path, _ in elements.maps(kind or ("int", 1))}
     found = tensors.of(host, entry, kernel.entry, [*inside])
-    if variable := next(tensors.variables(texts, calls.reached(tuple(texts), entry.body)), None):
+    variables = tensors.variables(texts, calls.reached(tuple(texts), entry.body))
+    if variable := next((name for name in variables if name not in read), None):
         raise UsageError(
             f"{variable}, which {kernel.name} reads, is a CUtensorMap that the host copies to a variable",
             where=str(kernel.path),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,7 @@ class Parameters:
     dimensions: of PyTorch's accessors, whose buffers are as long as these say
     constants: the pointers that are arrays in constant memory, and no operands
     launched: the launch of host code
+    several: the pointers that lead to arrays of tensor maps
     """
 
     values: Sequence[text.Parameter]
@@ -74,6 +75,7 @@ class Parameters:
     dimensions: Dimensions
     constants: Sequence[str] = ()
     launched: Launch | None = None
+    several: Mapping[str, pointed.Several] = field(default_factory=dict)
 
     def least(self, sizes: Mapping[str, Any]) -> int:
         """Return the least size, below which integers are indices."""
@@ -185,7 +187,7 @@ class Parameters:
 
     def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a problem that name its outputs, where pointers have so many elements."""
-        behind = pointed.operands(self.pointers, self.values, self.types, sizes)
+        behind = pointed.operands(self.pointers, self.values, self.types, sizes, self.several)
         names = (*(name for axis in self.changed for name in behind[axis]), *self.images.written)
         own = tuple(p.name for p in self.pointers if p.name not in self.constants)
         outputs = names or own[:1] or ("nothing",)
@@ -194,10 +196,11 @@ class Parameters:
     def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return every operand by name."""
         least, made = self.least(sizes), {}
-        operands = pointed.operands(self.pointers, self.values, self.types, sizes)
+        operands = pointed.operands(self.pointers, self.values, self.types, sizes, self.several)
         for axis, names in ((axis, n) for axis, n in operands.items() if axis not in self.constants):
             held, first = self.holds[axis], self.holds[axis].counts
-            most = min([least, *(sizes[other] for other in held.into)])
+            into = (self.several[n].number(sizes) if n in self.several else sizes[n] for n in held.into)
+            most = min([least, *into])
             for name in names:
                 x = elements.contents(rng, self.types[axis], sizes[axis], most)
                 if held.targets and x.dtype.kind in "iu" and x.ndim == 1:  # no two the same

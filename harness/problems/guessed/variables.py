@@ -66,6 +66,11 @@ class Constants:
     called: str
 
     @property
+    def names(self) -> set[str]:
+        """Return the names of the variables."""
+        return {variable.name for variable, _ in self.variables}
+
+    @property
     def parts(self) -> list[Part]:
         """Return the parts of all variables."""
         return [part for _, parts in self.variables for part in parts]

@@ -64,8 +64,8 @@ class Copies:
         if (source := self.source(variable.name)) is None:
             return ""
         value = (source[0], source[1]) if not part.path else _member(*source, variable, part.path)
-        if not part.kind:
-            return value[1] if value else source[1]
+        if not part.kind:  # the name of a pointer or map, ``maps[1]``
+            return value[1] if value else source[1] + part.path * part.path.startswith("[")
         if value is None:
             return ""
         frame, written = _from(*value)
