@@ -19,6 +19,7 @@ from pathlib import Path
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
 from harness.kernels.cpp import calls, guesses, includes
+from harness.kernels.cpp.source import lambdas
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -117,6 +118,7 @@ def load_each(path: Path | str) -> list[Kernel]:
     known = text.entries(source) if path.suffix == ".cu" and not text.has_front_matter(source) else []
     if not known:
         return [spec.parse(source, path)]
+    source = lambdas.with_classes(source)
     given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
     tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
     named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.source import lambdas
 from harness.kernels.cpp.source.variables import parameters
 from harness.kernels.expr import Expr
 
@@ -42,8 +43,11 @@ def texts(kernel: Kernel) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
-    """Return a file's text and those of its own headers with constant variables as parameters of kernels."""
-    whole = (source, *(header.decode(errors="replace") for header in headers))
+    """Return a file's text and those of its own headers as they are read.
+
+    Constant variables are parameters of kernels there, and host code makes objects where it has lambdas.
+    """
+    whole = (lambdas.made(source), *(header.decode(errors="replace") for header in headers))
     plain = tuple(text.COMMENT.sub(" ", one) for one in whole)
     return parameters.of(whole, lambda body: reached(plain, body))
 

@@ -15,6 +15,7 @@ from harness.kernels import text
 from harness.kernels.cpp import calls, conditions, extents
 from harness.kernels.cpp.host import deduced, frames, launches, tiles
 from harness.kernels.cpp.host.values import Values, constants
+from harness.kernels.cpp.source import lambdas
 from harness.kernels.expr import Expr, ExprError
 
 _FEW = 16  # what is no size beside larger numbers
@@ -55,7 +56,7 @@ class Guess:
 def instances(source: str, entry: text.Entry) -> list[str]:
     """Return the instances of a template that a text launches; what one leaves to be deduced is guessed."""
     found = []
-    for given, types in deduced.launched(source, entry):
+    for given, types in deduced.launched(lambdas.made(source), entry):
         named = f"{entry.name}<{', '.join(given)}>" if given else ""
         asked = (given or types) and len(given) < len(entry.template)
         found.append((instance(entry, given, types) if asked else "") or named)
@@ -73,13 +74,24 @@ def instance(entry: text.Entry, given: Sequence[str] = (), types: Mapping[str, s
     elements = {p.type for p in entry.parameters if p.pointer}
     for parameter, default in list(zip(entry.template, entry.defaults, strict=True))[len(found) :]:
         name = parameter.split()[-1]
+        if "..." in parameter:  # a pack may have nothing
+            found += [pack] if (pack := (types or {}).get(name, "")) else []
+            continue
         named = parameter.startswith(("typename", "class")) and name in elements
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
         number = "int" if number and launches.INDEX.search(name) else number
         threads = _THREADS.fullmatch(name) and str(entry.block[0])
-        known = (types or {}).get(name) or default or number or threads
+        known = (types or {}).get(name) or _with(default, entry.template, found) or number or threads
         found.append(known or ("false" if parameter.startswith("bool ") else ""))
-    return f"{entry.name}<{', '.join(found)}>" if found and all(found) else ""
+    return (
+        f"{entry.name}<{', '.join(found)}>" if found and all(found) and deduced.UNKNOWN not in found else ""
+    )
+
+
+def _with(default: str, template: Sequence[str], given: Sequence[str]) -> str:
+    """Return a default with what is given to the parameters before it, ``Tile32::kRows`` of ``Tile::kRows``."""
+    known = {p.split()[-1]: value for p, value in zip(template, given, strict=False)}
+    return re.sub(r"[A-Za-z_]\w*", lambda word: known.get(word[0], word[0]), default)
 
 
 def example(entry: text.Entry) -> str:

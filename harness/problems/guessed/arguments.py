@@ -21,7 +21,7 @@ from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors, tiles
-from harness.kernels.cpp.source import macros
+from harness.kernels.cpp.source import functors, macros
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -62,7 +62,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     Raises UsageError for a parameter of a type that cannot be guessed, such as ``float***``.
     """
     texts, host = calls.texts(kernel), calls.host(kernel)
-    entry = _entry(kernel, host)
+    entry = _entry(kernel, host, texts)
     constants = variables.of(kernel, calls.reached(texts, entry.body))
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
@@ -116,6 +116,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         holds={p.name: contents.of(body, shaped.called(p.name), numbers, plain, names) for p in pointers},
         held=_held(maps, allocations, types) | constants.lengths,
         lengths=from_host, constants=[*constants.arrays], launched=launched, several=several,
+        ties=functors.tied(host, entry, launched),
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
         strides=list(apart), pitches=list(pitches), derived=derived,
@@ -177,7 +178,9 @@ def _passed(
     """Return what a problem passes for parameters that are no operands by themselves."""
     axes, types, shaped = vars(problem), known.types, known.dimensions
     found: dict[str, Argument] = {n: problem.scalar(n) for n in known.scalars if n not in structs}
-    found |= {n: pointed.argument(n, kind, axes[n], maps) for n, kind in structs.items()}
+    for name, kind in structs.items():
+        told = pointed.told(kind, known.ties.get(name, ()), axes)
+        found[name] = pointed.argument(name, kind, axes[name], maps, told)
     found |= {n: shaped.argument(n, types[n], axes) for n in shaped.ranks}
     found |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
     found |= {n: pointed.array(n, maps[n], each.number(axes)) for n, each in known.several.items()}
@@ -223,7 +226,9 @@ def _integers(
     """Return the parameters with numbers of their own, those that count bits, and the sizes."""
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
-    ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
+    ties = functors.tied(host, entry, launches.of(host, name))
+    done = {*fixed, *(n for n, given in ties.items() if n in kinds and pointed.settled(types[n], given))}
+    ints = [p.name for p in values if p.name not in done and any("int" in kind for kind in kinds[p.name])]
     few = guesses.no_sizes(host, entry, name)
     powers = {n for n in ints if few.get(n, 2) > 1 and extents.shift(entry.body, n)}
     small = {n for n, number in few.items() if number > 1}
@@ -238,8 +243,10 @@ def _integers(
     return fixed, powers, whole
 
 
-def _entry(kernel: Kernel, host: str) -> text.Entry:
+def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
     """Return what the text says of a kernel, with the macros of `host` in their place, by axes.
+
+    What it does by objects that it is given stands behind it.
 
     Raises UsageError where that is not enough.
     """
@@ -256,7 +263,8 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
             where=str(kernel.path),
             hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
-    return guesses.axes(guesses.read(entry, host))
+    whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host))
+    return functors.shown(whole, texts, entry.types(kernel.entry))
 
 
 def _maps(

@@ -49,6 +49,7 @@ class Parameters:
     dimensions: of PyTorch's accessors, whose buffers are as long as these say
     constants: the pointers that are arrays in constant memory, and no operands
     launched: the launch of host code
+    ties: what host code gives to members of objects by value
     several: the pointers that lead to arrays of tensor maps
     """
 
@@ -75,6 +76,7 @@ class Parameters:
     dimensions: Dimensions
     constants: Sequence[str] = ()
     launched: Launch | None = None
+    ties: Mapping[str, Sequence[str | int | None]] = field(default_factory=dict)
     several: Mapping[str, pointed.Several] = field(default_factory=dict)
 
     def least(self, sizes: Mapping[str, Any]) -> int:

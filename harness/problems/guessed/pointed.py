@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -163,8 +164,8 @@ def by_value(kind: elements.Type) -> np.dtype[Any] | None:
     return np.dtype([("m0", kind[0], (kind[1],))]) if kind[1] > 1 else None
 
 
-def _filled(kind: np.dtype[Any], value: float) -> Any:
-    """Return a struct whose integers are `value`, or the most they hold.
+def _filled(kind: np.dtype[Any], value: float, told: Mapping[str, float] = MappingProxyType({})) -> Any:
+    """Return a struct whose integers are `value`, or the most they hold, but for members that are `told`.
 
     Its floats are what the text begins them with, or 1 where there are integers.
     """
@@ -175,7 +176,9 @@ def _filled(kind: np.dtype[Any], value: float) -> Any:
         part = kind[name].base
         if part.metadata and not part.names:
             continue  # a pointer
-        if part.names:
+        if name in told and part.kind in "iuf" and not part.names:
+            found[name] = scalar(part.name, told[name])
+        elif part.names:
             found[name] = _filled(part, value)
         else:
             real = 1 if whole else scalar(part.name, value)
@@ -184,13 +187,17 @@ def _filled(kind: np.dtype[Any], value: float) -> Any:
 
 
 def argument(
-    name: str, kind: np.dtype[Any], value: float, maps: Mapping[str, Encoded]
+    name: str,
+    kind: np.dtype[Any],
+    value: float,
+    maps: Mapping[str, Encoded],
+    told: Mapping[str, float] = MappingProxyType({}),
 ) -> np.generic | Struct:
     """Return a struct by value as an argument: with pointers the bytes between them, and their operands.
 
-    So it is with the tensors of `maps`.
+    So it is with the tensors of `maps`. Members that are `told` have these numbers.
     """
-    filled: np.generic = _filled(kind, value)
+    filled: np.generic = _filled(kind, value, told)
     inside: list[tuple[int, str, int]] = [(at.offset, at.path, 8) for at in elements.pointers(kind)]
     inside += [(offset, path, elements.size(elements.MAPPED)) for path, offset in elements.maps(kind)]
     if not inside:
@@ -209,6 +216,27 @@ def argument(
 def array(name: str, tensor: Encoded, count: int) -> Struct:
     """Return an array of tensor maps, each of an operand of its own, as what a pointer leads to."""
     return Struct({f"{name}[{i}]": mapped(f"{name}[{i}]", tensor) for i in range(count)})
+
+
+def settled(kind: elements.Type, ties: Sequence[str | int | None]) -> bool:
+    """Return True where host code says what all integers of a struct are."""
+    names = kind.names or () if isinstance(kind, np.dtype) else ()
+    parts = (
+        ((kind[n].base, tie) for n, tie in zip(names, ties, strict=False))
+        if isinstance(kind, np.dtype)
+        else ()
+    )
+    open_ = (part.names or (part.kind in "iu" and not part.metadata and tie is None) for part, tie in parts)
+    return bool(ties) and len(names) == len(ties) and not any(open_)
+
+
+def told(kind: np.dtype[Any], ties: Sequence[str | int | None], axes: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of members that host code gives something, where parameters are these `axes`."""
+    known = {
+        name: axes.get(tie) if isinstance(tie, str) else tie
+        for name, tie in zip(kind.names or (), ties, strict=False)
+    }
+    return {name: n for name, n in known.items() if isinstance(n, int | float)}
 
 
 def mapped(name: str, tensor: Encoded) -> Tensor:

@@ -101,13 +101,22 @@ def _pointed(before: str, name: str, template: str) -> tuple[str, str]:
 def _listed(before: str, written: str) -> str:
     """Return the arguments of a list of their addresses, ``void* args[] = {&x, &n};``."""
     lists = [*_lists(before, written)]
-    given = text.split(lists[-1][1]) if lists else []
+    place = rf"\b{re.escape(_array(written))}\s*\[\s*(\d+)\s*\]\s*=(?!=)\s*([^;]+);"
+    places: dict[str, str] = dict(re.findall(place, before)) if not lists else {}
+    given = text.split(lists[-1][1]) if lists else [places[n] for n in sorted(places, key=int)]
     return ", ".join(re.sub(r"\A(?:\([\w\s*]+\)|&|\s)+", "", part) for part in given)
 
 
 def _lists(before: str, written: str) -> Iterator[re.Match[str]]:
-    """Yield the lists that an array is given in a text."""
-    yield from re.finditer(rf"\b{re.escape(written)}\s*\[[^]]*\]\s*=?\s*\{{([^{{}}]*)\}}", before)
+    """Yield the lists that an array is given in a text, also one in dynamic memory."""
+    made = r"(?:new\s+(?:const\s+)?void\s*\*\s*\[[^]]*\]\s*)?"
+    name = re.escape(_array(written))
+    yield from re.finditer(rf"\b{name}\s*(?:\[[^]]*\])?\s*=?\s*{made}\{{([^{{}}]*)\}}", before)
+
+
+def _array(written: str) -> str:
+    """Return the name of an array that is passed, ``args`` of ``args.data()``."""
+    return re.sub(r"\.\s*data\s*\(\s*\)|\A\s*&|\[\s*0\s*\]\Z", "", written).strip()
 
 
 def last(plain: str, name: str) -> str:
