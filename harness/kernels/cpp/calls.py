@@ -4,6 +4,7 @@ dynamic shared memory.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from dataclasses import replace
@@ -14,7 +15,7 @@ from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.source import lambdas
 from harness.kernels.cpp.source.variables import parameters
-from harness.kernels.expr import Expr
+from harness.kernels.expr import Expr, ExprError
 
 if TYPE_CHECKING:
     from harness.kernels.spec import Kernel
@@ -32,6 +33,7 @@ _DYNAMIC = re.compile(  # extern float __shared__ x[] is as good
 )
 _KEPT = 8
 _SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
+_FEWER = (128, 64, 32)  # threads that may have room there
 _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
 
 
@@ -68,6 +70,19 @@ def launchable(kernel: Kernel) -> Kernel:
     if entry is None or kernel.shared({}) or not dynamic(texts(kernel), entry.body):
         return kernel
     return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(kernel.source) else _SHARED))
+
+
+def with_room(source: str, name: str, block: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a block of fewer threads where host code has one for each of n, and n * n numbers to share."""
+    launched = launches.by_argument(source, name)
+    if launched is None or not launched.room or len(block) > 1:
+        return block
+    with contextlib.suppress(ExprError):
+        room = Expr.parse(launched.room)
+        for threads in (block[0], *_FEWER):
+            if room(dict.fromkeys(room.names, threads)) <= _SHARED:
+                return (min(threads, block[0]),)
+    return block
 
 
 def dynamic(texts: tuple[str, ...], body: str) -> bool:

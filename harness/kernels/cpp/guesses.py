@@ -81,17 +81,12 @@ def instance(entry: text.Entry, given: Sequence[str] = (), types: Mapping[str, s
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
         number = "int" if number and launches.INDEX.search(name) else number
         threads = _THREADS.fullmatch(name) and str(entry.block[0])
-        known = (types or {}).get(name) or _with(default, entry.template, found) or number or threads
+        known = (types or {}).get(name) or deduced.default(default, entry.template, found)
+        known = known or number or threads or ""
         found.append(known or ("false" if parameter.startswith("bool ") else ""))
     return (
         f"{entry.name}<{', '.join(found)}>" if found and all(found) and deduced.UNKNOWN not in found else ""
     )
-
-
-def _with(default: str, template: Sequence[str], given: Sequence[str]) -> str:
-    """Return a default with what is given to the parameters before it, ``Tile32::kRows`` of ``Tile::kRows``."""
-    known = {p.split()[-1]: value for p, value in zip(template, given, strict=False)}
-    return re.sub(r"[A-Za-z_]\w*", lambda word: known.get(word[0], word[0]), default)
 
 
 def example(entry: text.Entry) -> str:
@@ -126,7 +121,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
     entry = read(entry, source)
     steps = _steps(source, entry, name)
-    block = launched.block if launched else _block(source, entry, steps, name)
+    block = launched.block if launched else calls.with_room(source, name, _block(source, entry, steps, name))
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from harness.kernels import text
-from harness.kernels.cpp import elements, extents
+from harness.kernels.cpp import calls, elements, extents, guesses
+from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import SIZEOF
 from harness.kernels.expr import Expr, ExprError
+from harness.kernels.spec import Kernel
+from harness.problems.protocol import Problem
 
 FEW = 1024  # numbers of the host in constant memory that are taken as they stand
+_MOST = 224 * 1024  # bytes of shared memory
 _BYTES = 2**22  # of a buffer whose length is a number
 
 
@@ -51,6 +56,27 @@ def lengths(
         ):
             found[p.name] = Expr.parse(number)
     return {pointer: length for pointer, length in found.items() if length.names <= integers.keys()}
+
+
+def shared(kernel: Kernel, problem: type[Problem]) -> Kernel:
+    """Return a kernel with the dynamic shared memory that host code gives it by its arguments, if it does.
+
+    It is what the largest of the guessed sizes take.
+    """
+    host = calls.host(kernel)
+    launched = launches.of(host, kernel.entry) or launches.by_argument(host, kernel.entry)
+    entry = text.find(text.entries(host), kernel.entry)
+    if launched is None or entry is None or not launched.room:
+        return kernel
+    (written,) = launched.over([p.name for p in guesses.axes(entry).parameters], [launched.room])
+    most = 0
+    with contextlib.suppress(ExprError):
+        room = Expr.parse(written)
+        for axes in problem.verify_axes:
+            sizes = vars(problem.from_axes(axes))
+            most = max(most, room({name: int(sizes[name]) for name in room.names & sizes.keys()}))
+        return replace(kernel, shared=Expr.parse(most)) if 0 < most <= _MOST else kernel
+    return kernel
 
 
 def rooms(

@@ -12,7 +12,7 @@ __global__ void solve(const float* a, const float* b, float* x, int n)
     for (int k = 0; k < n; k++) {
         const float factor = r == k ? 0.0f : tile[r * (n + 1) + k] / tile[k * (n + 1) + k];
         __syncthreads();
-        for (int c = k; c <= n; c++) tile[r * (n + 1) + c] -= factor * tile[k * (n + 1) + c];
+        for (int c = k; c <= n && r != k; c++) tile[r * (n + 1) + c] -= factor * tile[k * (n + 1) + c];
         __syncthreads();
     }
     x[blockIdx.x * n + r] = tile[r * (n + 1) + n] / tile[r * (n + 1) + r];

@@ -127,3 +127,9 @@ def _known(plain: str, kind: str, types: Mapping[str, str]) -> str:
         for part in text.split(inner.rpartition(">")[0])
     ]
     return f"{whole}<{', '.join(given)}>" if all(given) else ""
+
+
+def default(written: str, template: Sequence[str], given: Sequence[str]) -> str:
+    """Return a default with what is given to the parameters before it: ``A::kRows`` of ``Tile::kRows``."""
+    known = {p.split()[-1]: value for p, value in zip(template, given, strict=False)}
+    return re.sub(r"[A-Za-z_]\w*", lambda word: known.get(word[0], word[0]), written)

@@ -129,7 +129,7 @@ def _local(before: str, name: str) -> str:
     pattern = rf"(?:\A|[;{{}}(])\s*({kind})\b{name}\s*(?=[=;({{,\[])"
     found = [one for one in re.finditer(pattern, before) if one[1].strip() not in ("return", "else")]
     if not found:
-        more = re.search(rf"[;{{}}]\s*((?:const\s+)?[\w:]+)\s+[^;(){{}}=]*,\s*(\**)\s*{name}\s*[;,=]", before)
+        more = re.search(rf"[;{{}}]\s*((?:const\s+)?[\w:]+)\s+[^;{{}}]*,\s*(\**)\s*{name}\s*[;,=]", before)
         return f"{more[1]}{more[2]} {name}" if more else ""
     kind = found[-1][1].strip()
     if re.fullmatch(r"(?:const\s+)?auto\s*\*?", kind):
