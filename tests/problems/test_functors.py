@@ -108,7 +108,7 @@ def test_a_lambda_is_a_class_in_its_own_lines(tmp_path: Path) -> None:
     assert one.written.startswith(f"#line {source[: one.begin].count(chr(10)) + 1}\n")
     assert "for_each(n, lambda_19{y, a, x});" in lambdas.made(source)
     _, said = check(tmp_path, source.replace("x[i] + y[i]", "x[i + 1] + y[i]"))
-    assert "line 19: for_each(n, [=]" in said, said
+    assert "line 19, called in line 8: for_each(n, [=]" in said, said
 
 
 def test_captures_of_unknown_types_leave_a_lambda_as_it_is() -> None:
