@@ -129,3 +129,55 @@ def test_a_planted_fault_is_found(name: str, old: str, new: str, tmp_path: Path)
     assert source.count(old) == 1
     code, said = check(tmp_path, source.replace(old, new))
     assert code == 1 and "takes" not in said, said
+
+
+RAYS = """__constant__ float matrix[4];
+__global__ void cast(float* out, const float* volume, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  if (matrix[0] != 0.0f || matrix[1] != 0.0f)
+    return;
+  out[i] = volume[i + 1];
+}
+"""
+
+
+def test_a_line_that_random_numbers_miss_is_tried_with_zeros(tmp_path: Path) -> None:
+    code, said = check(tmp_path, RAYS)
+    assert code == 1 and "line 7: out[i] = volume[i + 1];" in said, said
+    assert check(tmp_path, RAYS.replace("i + 1", "i"))[0] == 0
+
+
+UNKNOWN = """struct Grid { int n; int rest; };
+__constant__ Grid grid;
+__constant__ int initial = 3, table[2] = {0, 1};
+__global__ void k(float* x, int grid_rows) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < grid.n) x[i] = table[i & 1] * initial;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("grid_rows", "rows", "-a x=1000 -a rows=1000 -a grid_n=1000"),  # the part that is read
+        ("grid_rows", "grid", "-a grid"),  # a parameter hides it
+        (
+            "struct Grid { int n; int rest; };",
+            "enum Mode { MEAN }; struct Grid { int n; Mode mode; };",
+            "-a x=1000 -a grid_rows=1000 ",
+        ),
+        ("grid_rows", "grid_n", "-a x=1000 -a grid_n=1000 ("),  # a name that is taken
+    ],
+)
+def test_parts_that_are_read_are_parameters(tmp_path: Path, old: str, new: str, said: str) -> None:
+    source = UNKNOWN.replace(old, new) if new != "grid" else UNKNOWN.replace("int grid_rows", "Grid grid")
+    assert said.rstrip(" (") in check(tmp_path, source)[1]
+
+
+def test_a_size_in_constant_memory_can_be_given(tmp_path: Path) -> None:
+    source = UNKNOWN.replace("grid_rows", "rows")
+    assert "-a grid_n=77" in check(tmp_path, source, "-a", "grid_n=77")[1]
+    wrong = source.replace("i < grid.n", "i <= grid.n")
+    assert check(tmp_path, wrong)[0] == 1 and check(tmp_path, source)[0] == 0

@@ -164,6 +164,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "arguments": lambda self: variables.none_of(entry.parameters, passed(self)),
         "variables": lambda self: constants.held(passed(self), parameters, vars(self)),
         "_longer": parameters.longer,
+        "_zeroed": constants.zeroed,
         "_parameters": parameters,
     }
     return type("Guessed", (ArrayProblem,), attributes)

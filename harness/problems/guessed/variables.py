@@ -8,6 +8,7 @@ fills them with, where that can be read, in terms of the sizes of the launch.
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,7 +141,16 @@ class Constants:
             least = known.least(sizes) if known.whole else _HUGE
             use, held = Use.of(self.called, name), known.holds[name]
             found[name] = contents(part, written[name], numbers, least, held, into, use)
+            if sizes.get("_still") and not written[name]:
+                found[name] = np.zeros_like(found[name])
         return {variable.name: packed(variable, found) for variable, parts in self.variables if parts}
+
+    def zeroed(self, problem: Any) -> Any:
+        """Return a problem with zeros in arrays of which host code tells nothing; None without arrays."""
+        still = copy.copy(problem) if self.arrays else None
+        if still is not None:
+            still._still = True
+        return still
 
     def written(
         self, launched: Launch | None, parameters: Sequence[str]
