@@ -286,11 +286,14 @@ def alone(body: str, array: str, others: Mapping[str, int]) -> list[int]:
 
 
 def _rooms(body: str, array: str, count: int, sizes: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Yield (size, most) for the sizes below which a variable in an array's indices stays, ``4 * r + 1``."""
+    """Yield (size, most) for the sizes below which a variable in an array's indices stays, ``4 * r + 1``.
+
+    Not so where it is a rest, ``i % 64``, or a part.
+    """
     for place in extents.places(body, array):
         for size in sizes:
             below = re.findall(rf"\b(\w+)\s*<\s*{re.escape(size)}\b", body)
-            if below and (at := re.search(rf"\b(?:{'|'.join(below)})\b", place)):
+            if below and (at := re.search(rf"\b(?:{'|'.join(below)})\b(?!\s*(?:[%/&]|>>))", place)):
                 times = re.search(rf"\b(\d+)\s*\*\s*{at[0]}\b|\b{at[0]}\s*\*\s*(\d+)\b", place)
                 parts = int(times[1] or times[2]) if times else 1 if place.strip() == at[0] else 2
                 yield size, max(1, count // max(1, parts))
