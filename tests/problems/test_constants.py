@@ -35,7 +35,7 @@ SAID = {  # of sizes and blocks
     "sizes": "-a u=2750 -a v=2750 -a NX=50 -a NY=55 -a alpha=1",
     "volume": "-a u=37975 -a v=37975 -a grid__nx=31",
 }
-QUICK = ("gather", "median", "sizes")
+QUICK = ("median", "sizes")
 FAULTS = [
     ("separable", "c_Kernel[KERNEL_RADIUS - j]", "c_Kernel[KERNEL_RADIUS - j + 1]"),
     ("separable", "    __syncthreads();\n", ""),

@@ -28,7 +28,7 @@ SAID = {  # of sizes, blocks and shared memory
     "transform": "--block 128,1,1 -a in=1000 -a out=1000 -a n=1000",
     "visitor": "-a body.table=1000 -a body.index=1000 -a body.out=1000",
 }
-QUICK = ("for_each", "pointers", "tiled")
+QUICK = ("for_each", "tiled")
 FAULTS = [
     ("for_each", "if (i < n) f(i);", "f(i);"),
     ("for_each", "y[i] = a * x[i] + y[i];", "y[i] = a * x[i + 1] + y[i];"),
