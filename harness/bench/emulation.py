@@ -29,7 +29,7 @@ from harness.emulator.blocks.endless.loops import BUDGET
 from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, OutOfTime, UsageError
 from harness.launch.builds import Built, Progress
 from harness.launch.emulated import SMS, Memory, Options, launch
-from harness.launch.further import explained, further, judged, late
+from harness.launch.further import explained, further, judged, late, with_zeros
 from harness.launch.kernel import grid
 from harness.launch.sequence import run as sequence
 from harness.problems import checks
@@ -221,6 +221,8 @@ def _alone(
     bits = _bits(problem, arrays) if options.repeats else b""
     del arrays
     try:
+        if options.check and options.count and not wrong and not run.findings:
+            run = with_zeros(built, problem, inputs, options, run)
         if options.check and not wrong and not run.findings:
             run, wrong = further(built, problem, inputs, reference, options, memory, run)
             if reference is not None and not wrong and not run.findings:

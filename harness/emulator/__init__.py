@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.blocks.arguments import Argument, Record, bind
+from harness.emulator.blocks.arguments import Argument, Record, bind, hold
 from harness.emulator.blocks.delays.loads import Late
 from harness.emulator.blocks.endless.loops import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
@@ -112,6 +112,7 @@ def emulate(
     count: bool = True,
     widths: Mapping[int, int] | None = None,
     variables: dict[str, NDArray[np.uint8]] | None = None,
+    records: Mapping[str, Record] | None = None,
     textures: Mapping[str, Texture] | None = None,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
@@ -136,6 +137,7 @@ def emulate(
     variables: the bytes of the module's ``__device__`` and ``__constant__`` variables by their PTX names.
       Those that are left out get their initial values; all are in it afterwards, with what the kernel stored,
       so that launches that pass the same dict share the module
+    records: what variables hold that have pointers or tensor maps in them, by their PTX names
     textures: what the module's texture and surface references are bound to, by their PTX names
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
@@ -166,15 +168,15 @@ def emulate(
     fine, cells = code.fine, False  # see `watch.races`
     while True:
         copies = {h: replace(t, array=t.array.copy()) for h, t in objects.items()}
-        buffers, parameters = bind(kernel, arguments)
-        owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
-        owned += extra
+        buffers, parameters = bind(kernel, arguments, records or {})
+        owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module), *extra]
         arena = Arena(owned)
         symbols = {v.name: v.offset for v in kernel.variables.values()}
         symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=False)}
         space = parameters(arena)
         symbols |= {name: handle for name, t in bound.items() for handle, o in objects.items() if o is t}
         _point(kernel, arena, symbols, space)
+        hold(records or {}, arena, symbols, buffers)
         launch = Launch(
             code,
             grid=extents[0],
@@ -227,13 +229,15 @@ def emulate(
         )
 
 
-def initial_variables(ptx: str, entry: str) -> dict[str, NDArray[np.uint8]]:
-    """Return the initial bytes of the ``__device__`` variables of a kernel's module, by their PTX names.
+def initial_variables(ptx: str, entry: str, space: str = "global") -> dict[str, NDArray[np.uint8]]:
+    """Return the initial bytes of the variables of a kernel's module in a space, by their PTX names.
+
+    Those in ``global`` are ``__device__``, those in ``const`` are ``__constant__``.
 
     Raises what `emulate` raises for PTX that it cannot read.
     """
     kernel = executable(ptx, entry).entry
-    found = [v for v in kernel.variables.values() if v.space == "global" and v.type not in OPAQUE]
+    found = [v for v in kernel.variables.values() if v.space == space and v.type not in OPAQUE]
     return {v.name: values_of(v) for v in found}
 
 

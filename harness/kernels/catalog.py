@@ -19,8 +19,7 @@ from pathlib import Path
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
 from harness.kernels.cpp import calls, guesses, includes
-from harness.kernels.cpp.host import launches
-from harness.kernels.cpp.source import decompiled
+from harness.kernels.cpp.source import decompiled, lambdas
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
@@ -118,13 +117,14 @@ def load_each(path: Path | str) -> list[Kernel]:
     known = [] if text.has_front_matter(source) else text.entries(decompiled.of(source, path))
     if not known:
         return [spec.parse(source, path)]
+    source = source if path.suffix == ".ptx" else lambdas.with_classes(source)
     given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
     tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
     named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
     listed = [name for names in named for name in names if name] or [entry.name for entry in known]
     whole = {"".join(name.split()): name for name in listed}.values()
     include, alone = includes.of_repository(path, source), len(whole) == len(known) == 1
-    return [_guessed(source, path, known, name, include, alone) for name in whole]
+    return [_guessed(source, path, name, include, alone) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -150,17 +150,16 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     own = kernel.source, kernel.path
-    found = _guessed(*own, known, entry, kernel.include, len(known) == 1) if kernel.plain else kernel
+    found = _guessed(*own, entry, kernel.include, len(known) == 1) if kernel.plain else kernel
     return replace(found, entry=entry, include=kernel.include)
 
 
-def _guessed(
-    source: str, path: Path, known: Sequence[text.Entry], entry: str, include: tuple[str, ...], alone: bool
-) -> Kernel:
+def _guessed(source: str, path: Path, entry: str, include: tuple[str, ...], alone: bool) -> Kernel:
     """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
     headers = tuple(includes.included(path, source, include).own.values())
-    whole = launches.with_headers(decompiled.of(source, path), headers)
-    guess = guesses.of(whole, text.find(known, entry), entry)
+    whole = decompiled.of(source, path)
+    read = text.entries(calls.seen(whole, headers).texts[0])
+    guess = guesses.of(calls.of_host(whole, headers), text.find(read, entry), entry)
     return Kernel(
         path=path,
         source=source,

@@ -19,6 +19,7 @@ from harness.kernels.arch import Arch
 from harness.kernels.cpp import guesses, host_code, includes, nvrtc
 from harness.kernels.cpp.includes import Included
 from harness.kernels.cpp.nvrtc import source_text
+from harness.kernels.cpp.source import errors
 from harness.kernels.spec import Variant
 from harness.support.cache import Cache, digest
 from harness.support.cache import default as default_cache
@@ -88,9 +89,8 @@ class Cubin:
 
     @property
     def warnings(self) -> str:
-        """Return the log without ptxas's report."""
-        lines = [s for s in self.log.splitlines() if s.strip() and not s.startswith("ptxas")]
-        return "\n".join(s for s in lines if not s.startswith(("info ", "Remark: The warnings can")))
+        """Return the log without ptxas's report, and with a line for warnings of libraries alone."""
+        return errors.of_own(self.log, includes.libraries())
 
 
 def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> Cubin:

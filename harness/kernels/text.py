@@ -43,12 +43,13 @@ _SCOPE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A parameter of a kernel: `type` without qualifiers and stars, such as ``float``, and its `name`."""
+    """A parameter, or a `constant` variable that is read as one: `type` has no qualifiers and stars."""
 
     type: str
     name: str
     pointer: bool = False
     const: bool = False
+    constant: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +304,7 @@ def named(body: str, index: str) -> str:
 def parameter(text: str, unnamed: str) -> Parameter:
     """Return a parameter from its declaration, ``const float* __restrict__ x``."""
     text = re.sub(r"=.*", "", text)
-    words = re.sub(r"__restrict(?:__)?\b|\b(?:restrict|volatile|struct|__grid_constant__)\b", " ", text)
+    words = re.sub(r"__restrict(?:__)?\b|\b(?:restrict|volatile|struct|__(?:grid_)?constant__)\b", " ", text)
     words = re.sub(r"<[^;(){}]*>", lambda given: given[0].translate(_HIDDEN), words)  # Span<float*>
     levels = words.count("*") + words.count("[")
     const = bool(re.search(r"\bconst\b", words.partition("*")[0]))
@@ -311,9 +312,8 @@ def parameter(text: str, unnamed: str) -> Parameter:
     named = len(plain) > 1 and plain[-1].isidentifier() and plain[-1] not in _TYPE_WORDS
     kind, name = (plain[:-1], plain[-1]) if named else (plain, unnamed)
     stars = "*" * max(0, levels - 1)  # of a pointer to pointers
-    return Parameter(
-        type=" ".join(kind).translate(_SHOWN) + stars, name=name, pointer=levels > 0, const=const
-    )
+    whole, variable = " ".join(kind).translate(_SHOWN) + stars, "__constant__" in text
+    return Parameter(type=whole, name=name, pointer=levels > 0, const=const, constant=variable)
 
 
 def split(text: str) -> list[str]:

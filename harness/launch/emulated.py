@@ -18,7 +18,7 @@ from harness.emulator.blocks.endless.loops import BUDGET
 from harness.emulator.ptx.module import OF_ANOTHER
 from harness.errors import InspectError
 from harness.launch.builds import Built
-from harness.launch.kernel import NULL, Mapped, cluster, grid, maps, workspace
+from harness.launch.kernel import NULL, Mapped, cluster, grid, held, maps, workspace
 from harness.problems.protocol import (
     Argument,
     Image,
@@ -128,6 +128,7 @@ def launch(
     ptx = built.cubin.ptx
     if variant.kernel.language == "ptx":  # the file that its lines name is another one
         ptx = re.sub(r"(?m)^\s*\.file\b", rf"{OF_ANOTHER}\g<0>", ptx, count=1)
+    records = _records(built, problem, arrays, variables)
     run = emulate(
         ptx,
         built.cubin.entry,
@@ -144,8 +145,44 @@ def launch(
         budget=options.budget,
         until=options.until,
         variables=variables,
+        records=records,
     )
     return run, arrays
+
+
+def _records(
+    built: Built,
+    problem: Problem,
+    arrays: Mapping[str, NDArray[Any]],
+    variables: dict[str, NDArray[np.uint8]],
+) -> dict[str, Record]:
+    """Return what variables hold that have pointers in them; what others hold goes to `variables`.
+
+    One of another size than the text says keeps its zeros.
+    """
+    found = dict[str, Record]()
+    if not (given := held(built.cubin, problem)):
+        return found
+    known = initial_variables(built.cubin.ptx, built.cubin.entry, "const")
+    for symbol, value in given.items():
+        holds = _argument(value, arrays, problem, {})
+        size = len(known.get(symbol, ()))
+        if isinstance(holds, np.generic):
+            if holds.nbytes == size:
+                variables[symbol] = np.frombuffer(holds.tobytes(), np.uint8).copy()
+        elif (record := _record(holds)).nbytes == size:
+            found[symbol] = record
+    return found
+
+
+def _record(holds: Record | TensorMap | Buffer) -> Record:
+    """Return what a variable holds that is one pointer or tensor map, as what holds several."""
+    if isinstance(holds, TensorMap):
+        buffer = Buffer(array=holds.array, name=holds.name)
+        return Record(buffers=(buffer,), align=64, pack=lambda at: holds.encode(at(buffer)))
+    if isinstance(holds, Buffer):
+        return Record(buffers=(holds,), align=8, pack=lambda at: at(holds).to_bytes(8, "little"))
+    return holds
 
 
 def tensor_map(mapped: Mapped, arrays: Mapping[str, NDArray[Any]]) -> TensorMap | np.void:

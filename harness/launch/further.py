@@ -16,13 +16,15 @@ from harness.emulator import Emulation, Finding
 from harness.errors import EmulatorError, HarnessError, NotEnded, OutOfTime
 from harness.launch.builds import Built
 from harness.launch.emulated import Memory, Options, launch
-from harness.problems.protocol import Problem, Reference, outputs, references
+from harness.problems.protocol import Problem, Reference, outputs, references, zeroed
 from harness.problems.verify import Verdict, compare_each
 
 _BACKWARD = "backward"  # the order of the second launch of a kernel to which it matters who comes first
 _DELAYED = "delayed"  # that of one more, if strong stores tell others where they are
 _HELD = "held"  # that of the last one
 _SECONDS = 5.0  # that the last one may take: warp by warp, some kernels take many times as long
+_BRIEFLY = 2.0  # and one with zeros in constant memory
+_MEMORY = ("ld", "st", "atom", "red")
 _SAID = 3  # stores seen too late of which a row tells
 
 
@@ -39,6 +41,26 @@ def judged(
     wrong = [] if verdict is None or verdict.ok else [str(verdict)]
     wrong += [f"it overwrote its input {' and '.join(damaged)}"] if damaged else []
     return verdict, wrong
+
+
+def with_zeros(
+    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options, run: Emulation
+) -> Emulation:
+    """Launch a guess again with zeros in place of random contents of constant memory.
+
+    These may have sent all threads past some lines. A finding in one of them is that of `run`, too.
+    """
+    never = {c.source for c in run.instructions if c.opcode.startswith(_MEMORY) and not c.executions}
+    if not never or (still := zeroed(problem)) is None:
+        return run
+    until = min(options.until, time.monotonic() + _BRIEFLY)
+    quick = replace(options, count=False, as_compiled=False, until=until)
+    try:
+        found = launch(built, still, inputs, quick)[0].findings
+    except (HarnessError, MemoryError) as e:
+        found = e.findings if isinstance(e, EmulatorError) else ()
+    more = tuple(finding for finding in found if never.intersection(finding.sources))
+    return replace(run, findings=more) if more else run
 
 
 def further(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +24,17 @@ from harness.kernels.dtypes import TF32
 from harness.kernels.spec import Box, Variant
 from harness.launch.fresh.zones import Fenced
 from harness.launch.operands import Operands
-from harness.problems.protocol import Argument, Compiled, Image, Layout, Matrices, Problem, Table, Tensor
+from harness.problems.protocol import (
+    Argument,
+    Compiled,
+    Image,
+    Layout,
+    Matrices,
+    Problem,
+    Table,
+    Tensor,
+    variables,
+)
 from harness.problems.protocol import Struct as ByValue
 from harness.support.resources import Closing
 
@@ -104,6 +114,10 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
             with Stream(context) as stream:
                 for name, values in operands.constants.items():
                     module.write(cubin.symbol(name), values, stream)
+        if further := held(cubin, problem):
+            with Stream(context) as stream:
+                for name, value in further.items():
+                    _write(module, name, value, stream)
         function = module.function(cubin.entry)
         calls = [
             function.prepare(
@@ -123,6 +137,22 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
         ]
         owned = undo.pop_all()
     return Launch(variant.label, operands, calls, function=function, owned=owned, scratch=scratch)
+
+
+def held(cubin: Cubin, problem: Problem) -> dict[str, Argument]:
+    """Return what variables of the code hold that are no operands, by their names there."""
+    found = dict[str, Argument]()
+    for name, value in variables(problem).items():
+        with suppress(SpecError):  # of a variable that the compiled code does not use
+            found[cubin.symbol(name)] = value
+    return found
+
+
+def _write(module: Module, name: str, value: Argument, stream: Stream) -> None:
+    """Fill a variable. Raises UsageError for pointers and tensor maps in it."""
+    if not isinstance(value, np.generic):
+        raise UsageError(f"pointers or tensor maps in {name}, a __constant__ variable, are the emulator's")
+    module.write(name, np.frombuffer(value.tobytes(), np.uint8), stream)
 
 
 def _argument(argument: Argument, buffers: Mapping[str, Fenced]) -> Any:

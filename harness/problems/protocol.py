@@ -269,6 +269,19 @@ def constants(problem: Problem) -> tuple[str, ...]:
     return tuple(getattr(problem, "constants", ()))
 
 
+def variables(problem: Problem) -> Mapping[str, Argument]:
+    """Return what further variables of the kernel hold, where it has such: ``variables()`` of a guess."""
+    found = getattr(problem, "variables", None)
+    return found() if found and unverified(problem) else {}
+
+
+def zeroed(problem: Problem) -> Problem | None:
+    """Return a guess with zeros in place of random contents of constant memory; None where it has none."""
+    found = getattr(problem, "_zeroed", None)
+    still: Problem | None = found(problem) if found else None
+    return still
+
+
 def unverified(problem: Problem) -> bool:
     """Return True where the arguments are guesses, and there is no reference."""
     return bool(getattr(problem, "unverified", False))

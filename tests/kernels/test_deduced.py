@@ -92,7 +92,9 @@ def test_explicit_instances_that_leave_arguments_to_their_types(tmp_path: Path) 
             "map<<<4, 64>>>(x, y, 256, ops::Scale<float, Twice>{2.f, {}});",
             ["map<float, ops::Scale<float, Twice>>"],
         ),
-        ("map<<<4, 64>>>(x, y, 256, [] __device__ (float x) { return x; });", ["map"]),
+        ("map<<<4, 64>>>(x, y, 256, [] __device__ (float x) { return x; });", ["map<float, lambda_12>"]),
+        ("map<<<4, 64>>>(x, y, 256, [](float x) { return x; });", ["map"]),
+        ("auto z = f(); map<<<4, 64>>>(x, y, 256, [=] __device__ (float x) { return z; });", ["map"]),
         ("map<<<4, 64>>>(x, y, 256, of_another_file);", ["map"]),
     ],
 )

@@ -265,7 +265,10 @@ def test_instances_that_are_tried_and_named() -> None:
 def test_what_a_launch_leaves_to_be_deduced_is_guessed() -> None:
     source = "template <int N, bool B, typename T, class... R> __global__ void k(T* x, R... more) {}"
     (entry,) = text.entries(source)
-    assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1>"], "a pack is not"
+    assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1, float>"], "a pack of nothing"
+    known = "float a; k<4, true><<<1, 32>>>(x, a, 2 * unknown);".replace("2 * unknown", "a")
+    assert guesses.instances(known, entry) == ["k<4, 1, float, float, float>"]
+    assert guesses.instances("k<4, true><<<1, 32>>>(x, unknown());", entry) == ["k<4, 1>"], "a pack is not"
     (entry,) = text.entries(source.replace(", class... R", "").replace(", R... more", ""))
     assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1, float>"]
     assert guesses.instances("k<4, true, double><<<1, 32>>>(x);", entry) == ["k<4, 1, double>"]

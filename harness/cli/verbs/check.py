@@ -137,7 +137,7 @@ def command(
     selected, variants = options.variants(
         kernels, params, sweep=sweep, dtypes=dtypes, entry=entry, include=include
     )
-    selected, variants = _launched(selected, variants, block, grid, shared)
+    selected, variants = _launched(selected, variants, block, grid, shared, sized=bool(axis))
     points = options.points(selected, axis, "verify_axes")
     if device != options.EMULATOR:
         if arch or lines or strict or sms or budget or max_ways or schedule != "lockstep":
@@ -251,10 +251,17 @@ def _conclude(rows: Sequence[Measurement], most: float, max_ways: float | None, 
 
 
 def _launched(
-    kernels: list[Kernel], variants: list[Variant], block: str | None, grid: str | None, shared: int | None
+    kernels: list[Kernel],
+    variants: list[Variant],
+    block: str | None,
+    grid: str | None,
+    shared: int | None,
+    *,
+    sized: bool,
 ) -> tuple[list[Kernel], list[Variant]]:
     """Return kernels and variants, those without front matter with another block, grid and shared memory.
 
+    Where sizes are given, `sized`, shared memory that follows from sizes is as much as most kernels need.
     Of several such kernels those are left out, with a word, whose arguments cannot be guessed. Raises
     UsageError where none is left, and where front matter says what block and grid are.
     """
@@ -266,7 +273,8 @@ def _launched(
     found: dict[str, Kernel] = {}
     for kernel in kernels:
         try:
-            found[kernel.name] = _guessed(kernel, block, grid, shared) if kernel.plain else kernel
+            guess = _guessed(kernel, block, grid, shared, sized=sized) if kernel.plain else kernel
+            found[kernel.name] = guess
         except UsageError as e:
             if len(kernels) == 1:
                 raise
@@ -281,12 +289,15 @@ def _launched(
     return list(found.values()), [*kept, *(k.variant() for k in found.values() if k.plain)]
 
 
-def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | None) -> Kernel:
+def _guessed(
+    kernel: Kernel, block: str | None, grid: str | None, shared: int | None, *, sized: bool
+) -> Kernel:
     """Return a kernel without front matter as it is launched. Raises UsageError if that cannot be guessed."""
     from dataclasses import replace
 
     from harness.kernels import text
     from harness.kernels.cpp import calls
+    from harness.problems.guessed import allocated
     from harness.problems.registry import resolve
 
     entry = text.find(text.entries(calls.own(kernel)), kernel.entry)
@@ -307,8 +318,8 @@ def _guessed(kernel: Kernel, block: str | None, grid: str | None, shared: int | 
     if grid is not None:
         kernel = replace(kernel, grid=tuple(map(Expr.parse, _dimensions("--grid", grid))))
     kernel = replace(kernel, shared=Expr.parse(shared)) if shared is not None else calls.launchable(kernel)
-    resolve(kernel)
-    return kernel
+    problem = resolve(kernel)
+    return kernel if shared is not None or sized else allocated.shared(kernel, problem)
 
 
 def _dimensions(option: str, text: str) -> tuple[int, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,16 @@ class Record:
 Argument = Buffer | Record | TensorMap | Texture | NDArray[Any] | np.generic
 
 
-def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
+def bind(
+    kernel: Entry, arguments: Sequence[Argument], records: Mapping[str, Record] = MappingProxyType({})
+) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
     """Return the buffers among the arguments, and a function that makes the parameter space.
 
+    Behind them are those of `records`, which are what variables hold.
+
     That function takes the arena in which the buffers have their addresses, and returns the bytes of the
-    ``.param`` space. A tensor map may also be passed as a pointer to it: it then has a buffer of its own.
+    ``.param`` space. A tensor map, or a struct with several, may also be passed as a pointer to it: it then
+    has a buffer of its own.
     Raises EmulatorError if the number, a size or the layout of the arguments does not fit.
     """
     if len(arguments) != len(kernel.parameters):
@@ -65,11 +71,14 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
         if isinstance(one, TensorMap) and not any(b.array is one.array for b in buffers):
             buffers.append(Buffer(array=one.array, name=one.name or "tensor"))
     pointed = {
-        p.name: Buffer(array=np.zeros(BYTES, np.uint8), name=p.name)
+        p.name: Buffer(array=np.zeros(size, np.uint8), name=p.name)
         for p, one in zip(kernel.parameters, given, strict=True)
-        if isinstance(one, TensorMap) and p.size == _POINTER
+        if p.size == _POINTER != (size := BYTES if isinstance(one, TensorMap) else _nbytes(one))
     }
     buffers += pointed.values()
+    known = {id(b.array) for b in buffers}
+    further = {id(b.array): b for record in records.values() for b in record.buffers}
+    buffers += (buffer for key, buffer in further.items() if key not in known)
     for buffer in buffers:
         if not buffer.array.flags.c_contiguous or buffer.array.dtype.hasobject:
             raise EmulatorError(f"array {buffer.name} is not contiguous", hint="Pass a contiguous copy.")
@@ -117,9 +126,26 @@ def bind(kernel: Entry, arguments: Sequence[Argument]) -> tuple[list[Buffer], Ca
                 )
             if parameter.name in pointed:
                 to = address(pointed[parameter.name])
-                arena.view(1)[to - GLOBAL_BASE :][:BYTES] = np.frombuffer(raw, np.uint8)
+                arena.view(1)[to - GLOBAL_BASE :][: len(raw)] = np.frombuffer(raw, np.uint8)
                 raw = to.to_bytes(_POINTER, "little")
             space[parameter.offset : parameter.offset + len(raw)] = raw
         return bytes(space)
 
     return buffers, parameters
+
+
+def _nbytes(given: Buffer | Record | TensorMap | np.generic) -> int:
+    """Return the bytes of a struct with pointers, and those of a pointer for anything else."""
+    return given.nbytes if isinstance(given, Record) else _POINTER
+
+
+def hold(
+    records: Mapping[str, Record], arena: Arena, symbols: Mapping[str, int], buffers: Sequence[Buffer]
+) -> None:
+    """Fill variables with `records`, whose buffers have addresses in the arena."""
+    starts = {id(b.array): a.start for b, a in zip(buffers, arena.allocations, strict=False)}
+    octets = arena.view(1)
+    for name, record in records.items():
+        raw = np.frombuffer(record.pack(lambda buffer: starts[id(buffer.array)]), np.uint8)
+        begin = symbols[name] - GLOBAL_BASE
+        octets[begin : begin + len(raw)] = raw

@@ -4,6 +4,7 @@ dynamic shared memory.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from dataclasses import replace
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
-from harness.kernels.cpp.source import decompiled
-from harness.kernels.expr import Expr
+from harness.kernels.cpp.source import decompiled, lambdas
+from harness.kernels.cpp.source.variables import parameters
+from harness.kernels.expr import Expr, ExprError
 
 if TYPE_CHECKING:
     from harness.kernels.spec import Kernel
@@ -31,6 +33,7 @@ _DYNAMIC = re.compile(  # extern float __shared__ x[] is as good
 )
 _KEPT = 8
 _SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
+_FEWER = (128, 64, 32)  # threads that may have room there
 _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
 
 
@@ -41,14 +44,29 @@ def own(kernel: Kernel) -> str:
 
 def texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    headers = includes.of(kernel).own.values()
-    whole = (own(kernel), *(h.decode(errors="replace") for h in headers))
+    whole = seen(own(kernel), tuple(includes.of(kernel).own.values())).texts
     return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
+    """Return a file's text and those of its own headers as they are read.
+
+    Constant variables are parameters of kernels there, and host code makes objects where it has lambdas.
+    """
+    whole = (lambdas.made(source), *(header.decode(errors="replace") for header in headers))
+    plain = tuple(text.COMMENT.sub(" ", one) for one in whole)
+    return parameters.of(whole, lambda body: reached(plain, body))
 
 
 def host(kernel: Kernel) -> str:
     """Return a kernel's text for what reads its launches: behind it, the numbers that its headers name."""
-    return launches.with_headers(own(kernel), tuple(includes.of(kernel).own.values()))
+    return of_host(own(kernel), tuple(includes.of(kernel).own.values()))
+
+
+def of_host(source: str, headers: tuple[bytes, ...]) -> str:
+    """Return the same of a text with `headers` of its own."""
+    return launches.with_headers(seen(source, headers).texts[0], headers)
 
 
 def launchable(kernel: Kernel) -> Kernel:
@@ -60,6 +78,19 @@ def launchable(kernel: Kernel) -> Kernel:
         kernel,
         shared=Expr.parse(_ASKED if _OPTS_IN.search(own(kernel)) else _SHARED),
     )
+
+
+def with_room(source: str, name: str, block: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a block of fewer threads where host code has one for each of n, and n * n numbers to share."""
+    launched = launches.by_argument(source, name)
+    if launched is None or not launched.room or len(block) > 1:
+        return block
+    with contextlib.suppress(ExprError):
+        room = Expr.parse(launched.room)
+        for threads in (block[0], *_FEWER):
+            if room(dict.fromkeys(room.names, threads)) <= _SHARED:
+                return (min(threads, block[0]),)
+    return block
 
 
 def dynamic(texts: tuple[str, ...], body: str) -> bool:

@@ -97,6 +97,11 @@ def of(declared: str, texts: Sequence[str]) -> Type | None:
     return found
 
 
+def variable(declared: str, texts: Sequence[str]) -> np.dtype[Any] | None:
+    """Return a struct with the variable of a declaration alone, ``float x[3]``; None for an unknown type."""
+    return _laid_out(structs.Members(head="", declared=(declared,), given={}), tuple(texts), 0)
+
+
 def _table(declared: str, texts: tuple[str, ...]) -> np.dtype[Any] | None:
     """Return the type of a pointer that a pointer leads to, ``const float*``: a struct of it alone."""
     inner = declared.removeprefix("const ").removesuffix("*").strip()

@@ -15,14 +15,13 @@ from harness.kernels import text
 from harness.kernels.cpp import calls, conditions, extents
 from harness.kernels.cpp.host import deduced, frames, launches, tiles
 from harness.kernels.cpp.host.values import Values, constants
+from harness.kernels.cpp.source import lambdas
 from harness.kernels.expr import Expr, ExprError
 
 _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _MOST_THREADS, _WARP = 1024, 32
-_DEEPEST = 3  # variables in each other
-_TILES = re.compile(r"\+\s*\(*(?:\d+|\w+\s*-\s*1)\s*\)*\s*/")  # (n + 63) / 64, (n + TILE - 1) / TILE
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
@@ -33,9 +32,10 @@ _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
 _TAKEN = frozenset(
     re.findall(
         r"\w+",
-        """_after _given _lengthened _longer _operands _parameters _types accumulates arguments atol axes
-        bench_axes buffer_bytes bytes constants element_types extents flops from_axes inputs intensity label
-        outputs reference rtol scalar self unverified updated verify_axes""",
+        """_after _given _lengthened _longer _operands _parameters _still _types _zeroed accumulates
+        arguments atol axes bench_axes buffer_bytes bytes constants element_types extents flops
+        from_axes inputs intensity label outputs reference rtol scalar self unverified updated variables
+        verify_axes""",
     )
 )
 # What tells a kernel its block, or may: macros and headers of others.
@@ -57,7 +57,7 @@ class Guess:
 def instances(source: str, entry: text.Entry) -> list[str]:
     """Return the instances of a template that a text launches; what one leaves to be deduced is guessed."""
     found = []
-    for given, types in deduced.launched(source, entry):
+    for given, types in deduced.launched(lambdas.made(source), entry):
         named = f"{entry.name}<{', '.join(given)}>" if given else ""
         asked = (given or types) and len(given) < len(entry.template)
         found.append((instance(entry, given, types) if asked else "") or named)
@@ -75,13 +75,19 @@ def instance(entry: text.Entry, given: Sequence[str] = (), types: Mapping[str, s
     elements = {p.type for p in entry.parameters if p.pointer}
     for parameter, default in list(zip(entry.template, entry.defaults, strict=True))[len(found) :]:
         name = parameter.split()[-1]
+        if "..." in parameter:  # a pack may have nothing
+            found += [pack] if (pack := (types or {}).get(name, "")) else []
+            continue
         named = parameter.startswith(("typename", "class")) and name in elements
         number = "float" if named or _NUMBER.fullmatch(parameter) else ""
         number = "int" if number and launches.INDEX.search(name) else number
         threads = _THREADS.fullmatch(name) and str(entry.block[0])
-        known = (types or {}).get(name) or default or number or threads
+        known = (types or {}).get(name) or deduced.default(default, entry.template, found)
+        known = known or number or threads or ""
         found.append(known or ("false" if parameter.startswith("bool ") else ""))
-    return f"{entry.name}<{', '.join(found)}>" if found and all(found) else ""
+    return (
+        f"{entry.name}<{', '.join(found)}>" if found and all(found) and deduced.UNKNOWN not in found else ""
+    )
 
 
 def example(entry: text.Entry) -> str:
@@ -116,7 +122,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
     entry = read(entry, source)
     steps = _steps(source, entry, name)
-    block = launched.block if launched else _block(source, entry, steps, name)
+    block = launched.block if launched else calls.with_room(source, name, _block(source, entry, steps, name))
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
@@ -126,7 +132,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     grid = _grid(launched, entry)
     if launched is None:
         one = launches.one_block(source, name)
-        if one or (one is None and not _asks_its_block(source, entry)) or _in_tiles(entry):
+        if one or (one is None and not _asks_its_block(source, entry)) or tiles.counted(entry):
             grid = (Expr.parse(1),)
     grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
@@ -151,7 +157,7 @@ def _asks_its_block(source: str, entry: text.Entry) -> bool:
 
 def axes(entry: text.Entry) -> text.Entry:
     """Return an entry whose parameters have names for axes: ``inputs_``, as problems have `inputs`."""
-    names = {p.name: f"{p.name}_" if p.name in _TAKEN else p.name for p in entry.parameters}
+    names = {p.name: axis(p.name) for p in entry.parameters}
     return replace(
         entry,
         parameters=tuple(replace(p, name=names[p.name]) for p in entry.parameters),
@@ -159,16 +165,28 @@ def axes(entry: text.Entry) -> text.Entry:
     )
 
 
+def axis(name: str) -> str:
+    """Return the axis of a parameter."""
+    return f"{name}_" if name in _TAKEN else name
+
+
 def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
 
-    None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled. One
+    None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled, but
+    for those in constant memory whose numbers are known. One
     without has them in its text, as a macro or a constant, and fits its host code alone. So do the buffers
     where the grid is too long to be taken.
     """
     launched = launches.of(source, name)
     parameters = axes(entry).parameters
-    if launched is None or any(not p.pointer and p.type not in (*_REAL, *OBJECTS) for p in parameters):
+    sizes = [p for p in parameters if not p.pointer and p.type not in (*_REAL, *OBJECTS)]
+    sizes = [p for p in sizes if not (p.constant and p.type == "CUtensorMap")]
+    if launched is None or any(not p.constant for p in sizes):
+        return {}
+    numbers = dict(zip((p.name for p in parameters), launched.numbers, strict=False))
+    large = math.prod(launched.grid + launched.block) > _LONGEST
+    if sizes and (large or any(numbers.get(p.name) is None for p in sizes)):
         return {}
     given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
     whole = len(given) == sum(p.pointer for p in parameters) and all(given.values())
@@ -263,24 +281,6 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     if _by_warps(entry) and "x" not in steps and block[0] % _WARP:
         return (4 * _WARP, 4, 1)[: len(block)]  # whole warps along x
     return block
-
-
-def _in_tiles(entry: text.Entry) -> bool:
-    """Return True where the number of a block is divided by one of tiles, such as ``(n + 63) / 64``.
-
-    How many blocks there are is then what nobody but the host counts: one is never too many.
-    """
-    block = text.named(entry.body, r"blockIdx\s*\.\s*x")
-    known = {n: v[0] for n, v in extents.assigned(entry.body).items() if len(v) == 1}
-
-    def written(value: str, depth: int) -> str:
-        def inner(name: re.Match[str]) -> str:
-            return f"({written(known[name[0]], depth - 1)})" if depth and name[0] in known else name[0]
-
-        return re.sub(r"[A-Za-z_]\w*", inner, value)
-
-    by = re.findall(rf"\b(?:{block})\b\)?\s*[/%]\s*(\w+|\((?:[^()]|\([^()]*\))*\))", entry.body)
-    return any(_TILES.search(written(divisor, _DEEPEST)) for divisor in by)
 
 
 def _strided(entry: text.Entry, axis: str, step: int, values: Values) -> int:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from harness.kernels import text
-from harness.kernels.cpp import elements, extents
+from harness.kernels.cpp import calls, elements, extents, guesses
+from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import SIZEOF
 from harness.kernels.expr import Expr, ExprError
+from harness.kernels.spec import Kernel
+from harness.problems.protocol import Problem
 
+FEW = 1024  # numbers of the host in constant memory that are taken as they stand
+_MOST = 224 * 1024  # bytes of shared memory
 _BYTES = 2**22  # of a buffer whose length is a number
 
 
@@ -29,7 +35,7 @@ def lengths(
     names, integers = [p.name for p in entry.parameters], dict[str, int | None]()
     for p, number in zip(entry.parameters, launched.numbers, strict=False):
         if not p.pointer and any("int" in kind for kind in elements.numbers(types[p.name])):
-            integers[p.name] = number
+            integers[p.name] = None if p.constant and (number or 0) <= FEW else number  # that of the host
     # A name of the host that the kernel has, too, is a macro, and no parameter is another number.
     macros = {a for a, n in zip(launched.arguments, names, strict=False) if a.isidentifier() and a != n}
     macros &= {*re.findall(r"\w+", entry.body)} - {*names}
@@ -62,6 +68,27 @@ def apart(
         for name, strides in layouts.items()
         if whole
     }
+
+
+def shared(kernel: Kernel, problem: type[Problem]) -> Kernel:
+    """Return a kernel with the dynamic shared memory that host code gives it by its arguments, if it does.
+
+    It is what the largest of the guessed sizes take.
+    """
+    host = calls.host(kernel)
+    launched = launches.of(host, kernel.entry) or launches.by_argument(host, kernel.entry)
+    entry = text.find(text.entries(host), kernel.entry)
+    if launched is None or entry is None or not launched.room:
+        return kernel
+    (written,) = launched.over([p.name for p in guesses.axes(entry).parameters], [launched.room])
+    most = 0
+    with contextlib.suppress(ExprError):
+        room = Expr.parse(written)
+        for axes in problem.verify_axes:
+            sizes = vars(problem.from_axes(axes))
+            most = max(most, room({name: int(sizes[name]) for name in room.names & sizes.keys()}))
+        return replace(kernel, shared=Expr.parse(most)) if 0 < most <= _MOST else kernel
+    return kernel
 
 
 def rooms(

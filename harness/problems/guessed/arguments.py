@@ -8,24 +8,33 @@ of a pointer the number of elements behind it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors, tiles
-from harness.kernels.cpp.source import macros
+from harness.kernels.cpp.source import functors, macros
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import allocated, contents, dimensions, images, pointed, sizes, textures
+from harness.problems.guessed import (
+    allocated,
+    contents,
+    dimensions,
+    images,
+    pointed,
+    sizes,
+    textures,
+    variables,
+)
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.protocol import Argument
 
@@ -53,24 +62,28 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     Raises UsageError for a parameter of a type that cannot be guessed, such as ``float***``.
     """
     texts, host = calls.texts(kernel), calls.host(kernel)
-    entry = _entry(kernel, host)
+    entry = _entry(kernel, host, texts)
+    constants = variables.of(kernel, calls.reached(texts, entry.body))
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     axes = max(entry.dimensions, len(kernel.block))
-    maps, made = _maps(kernel, host, entry, texts), samplers.of(host, entry, kernel.entry)
+    maps, made = _maps(kernel, host, entry, texts, constants.names), samplers.of(host, entry, kernel.entry)
     pictures = images.of(textures.whole(texts, entry, kernel.entry), entry, texts, made)
-    types: dict[str, Any] = {
+    types: dict[str, Any] = {n: part.kind for n, part in constants.arrays.items()} | {
         p.name: pictures.kinds.get(p.name) or (maps[p.name].element.lower(), 1)
         if p.name in maps or p.name in pictures.used
         else _type(_meant(p, known, texts), kernel, texts)
         for p in entry.parameters
     }
+    entry = constants.added(entry)
     values, pointers = pointed.divided(entry, maps, types, pictures.used)
     shaped = dimensions.of(entry, types, [e({}) for e in kernel.block], numbers)
     given = [p for p in values if p.name not in shaped.ranks]
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
-    longest, layouts = tensors.longest(maps), sizes.layouts(entry, whole)
-    depth, size = sizes.each(kernel, entry, whole, axes, longest, shaped.usual, layouts)
+    allocations = guesses.allocated(host, entry, kernel.entry)
+    fixed |= constants.numbers(launched, entry, types, whole, exact=bool(allocations))
+    layouts = sizes.layouts(entry, whole := [n for n in whole if n not in fixed])
+    depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual, layouts)
     threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, threads
@@ -81,26 +94,29 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
     usual = sizes.usual(entry, whole, size, threads, numbers) | {n: boxed[n] for n in whole if n in boxed}
     from_host = allocated.apart(layouts, types, whole) | allocated.lengths(launched, entry, types, whole)
-    usual |= shaped.totals(whole, {}, fixed | usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
+    usual |= shaped.totals(whole, {}, fixed | usual)
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
     usual |= _computed(derived, fixed | usual) | allocated.rooms(entry, usual, types, from_host)
+    several = pointed.several(entry, maps, host, whole, numbers)
+    few = {each.size: each.count for each in several.values() if each.size in usual}
+    usual |= constants.rooms(usual) | few
     first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
-    body, plain = (
+    body, plain, names = (
         pointed.plain(entry.body, tables, types),
-        text.blank(calls.own(kernel)),
+        text.blank(texts[0]),
+        [p.name for p in pointers],
     )
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
-        holds={
-            p.name: contents.of(body, shaped.called(p.name), numbers, plain, [q.name for q in pointers])
-            for p in pointers
-        },
-        held=_held(maps, guesses.allocated(host, entry, kernel.entry), types), lengths=from_host,
+        holds={p.name: contents.of(body, shaped.called(p.name), numbers, plain, names) for p in pointers},
+        held=_held(maps, allocations, types) | constants.lengths,
+        lengths=from_host, constants=[*constants.arrays], launched=launched, several=several,
+        ties=functors.tied(host, entry, launched),
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
         strides=list(apart), pitches=list(pitches), derived=derived,
@@ -108,27 +124,17 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),
     )  # fmt: skip
 
-    def inputs(self: Any, seed: int) -> dict[str, NDArray[Any]]:
-        return parameters.drawn(vars(self), np.random.default_rng(seed))
-
-    def arguments(self: Any) -> tuple[Argument, ...]:
-        passed: dict[str, Argument] = {n: self.scalar(n) for n in scalars if n not in structs}
-        passed |= {n: pointed.argument(n, kind, getattr(self, n), maps) for n, kind in structs.items()}
-        passed |= {n: shaped.argument(n, types[n], vars(self)) for n in shaped.ranks}
-        passed |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
-        passed |= pictures.arguments(vars(self))
-        passed |= {p.name: pointed.table(p.name, types[p.name], getattr(self, p.name)) for p in tables}
-        return tuple(passed.get(p.name, p.name) for p in entry.parameters)
+    passed = functools.partial(_passed, known=parameters, structs=structs, maps=maps)
 
     def shape(self: Any) -> tuple[int, ...]:
-        limits = pointed.limits(entry.body, values, types)
-        extents = _extents([getattr(self, name) for name in whole], size, entry).items()
+        limits = pointed.limits(entry.body, values, types) | pointed.chosen(entry.body, several)
+        extents = _extents([getattr(self, n) for n in whole if n not in few], size, entry).items()
         extent = {axis: min(n, limits.get(axis, n)) for axis, n in extents}
         extent |= shaped.along(vars(self), parameters.integers(vars(self)))
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-axes:])
 
     counted = parameters.counted({})
-    guarded, called = map(pictures.plain, (entry.body, calls.reached(texts, entry.body)))
+    guarded, called = map(pictures.plain, (entry.body, constants.called))
     others = (
         shaped.ragged(whole, fixed | usual, called)
         if shaped.ranks
@@ -143,20 +149,46 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     )
     attributes = {
         "__doc__": "Guessed arguments.",
-        "axes": {n: x for n, x in {**counted, **scalars}.items() if n == shaped.called(n)},
+        "axes": {
+            n: x
+            for n, x in {**counted, **scalars}.items()
+            if n == shaped.called(n) and n not in constants.arrays
+        },
         **parameters.written(counted),
         "verify_axes": ({}, *others),
         "unverified": True,
         "extents": property(shape),
         "from_axes": classmethod(parameters.filled),
         "label": property(_label),
-        "inputs": inputs,
+        "inputs": lambda self, seed: parameters.drawn(vars(self), np.random.default_rng(seed)),
         "reference": lambda self, inputs: None,
-        "arguments": arguments,
+        "arguments": lambda self: variables.none_of(entry.parameters, passed(self)),
+        "variables": lambda self: constants.held(passed(self), parameters, vars(self)),
         "_longer": parameters.longer,
+        "_zeroed": constants.zeroed,
         "_parameters": parameters,
     }
     return type("Guessed", (ArrayProblem,), attributes)
+
+
+def _passed(
+    problem: Any,
+    known: Parameters,
+    structs: Mapping[str, np.dtype[Any]],
+    maps: Mapping[str, tensors.Encoded],
+) -> dict[str, Argument]:
+    """Return what a problem passes for parameters that are no operands by themselves."""
+    axes, types, shaped = vars(problem), known.types, known.dimensions
+    found: dict[str, Argument] = {n: problem.scalar(n) for n in known.scalars if n not in structs}
+    for name, kind in structs.items():
+        told = pointed.told(kind, known.ties.get(name, ()), axes)
+        found[name] = pointed.argument(name, kind, axes[name], maps, told)
+    found |= {n: shaped.argument(n, types[n], axes) for n in shaped.ranks}
+    found |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
+    found |= {n: pointed.array(n, maps[n], each.number(axes)) for n, each in known.several.items()}
+    found |= known.images.arguments(axes)
+    tables = (p.name for p in known.pointers if any(elements.pointers(types[p.name])))
+    return found | {n: pointed.table(n, types[n], axes[n]) for n in tables}
 
 
 def _held(
@@ -196,7 +228,9 @@ def _integers(
     """Return the parameters with numbers of their own, those that count bits, and the sizes."""
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
     fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
-    ints = [p.name for p in values if p.name not in fixed and any("int" in kind for kind in kinds[p.name])]
+    ties = functors.tied(host, entry, launches.of(host, name))
+    done = {*fixed, *(n for n, given in ties.items() if n in kinds and pointed.settled(types[n], given))}
+    ints = [p.name for p in values if p.name not in done and any("int" in kind for kind in kinds[p.name])]
     few = guesses.no_sizes(host, entry, name)
     powers = {n for n in ints if few.get(n, 2) > 1 and extents.shift(entry.body, n)}
     small = {n for n, number in few.items() if number > 1}
@@ -211,12 +245,14 @@ def _integers(
     return fixed, powers, whole
 
 
-def _entry(kernel: Kernel, host: str) -> text.Entry:
+def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
     """Return what the text says of a kernel, with the macros of `host` in their place, by axes.
+
+    What it does by objects that it is given stands behind it.
 
     Raises UsageError where that is not enough.
     """
-    entry = text.find(text.entries(calls.own(kernel)), kernel.entry)
+    entry = text.find(text.entries(host), kernel.entry)
     if entry is None:
         raise UsageError(
             f"the parameters of {kernel.entry} are not in the text",
@@ -229,20 +265,25 @@ def _entry(kernel: Kernel, host: str) -> text.Entry:
             where=str(kernel.path),
             hint=f"name an instance: --entry '{guesses.example(entry)}'",
         )
-    return guesses.axes(guesses.read(entry, host))
+    whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host))
+    return functors.shown(whole, texts, entry.types(kernel.entry))
 
 
-def _maps(kernel: Kernel, host: str, entry: text.Entry, texts: Sequence[str]) -> dict[str, tensors.Encoded]:
+def _maps(
+    kernel: Kernel, host: str, entry: text.Entry, texts: Sequence[str], read: Collection[str]
+) -> dict[str, tensors.Encoded]:
     """Return the tensor maps of a kernel as host code encodes them, also of structs by value.
 
-    Raises UsageError for one in a struct of which nothing is known, and for one in a variable.
+    Raises UsageError for one in a struct of which nothing is known, and for one in a variable, but for those
+    that are `read` as parameters.
     """
     known, inside = entry.types(kernel.entry), dict[str, text.Parameter]()
     for p in (p for p in entry.parameters if not p.pointer and any(elements.MAP in t for t in texts)):
         kind = elements.of(_meant(p, known, texts).type, texts)
         inside |= {f"{p.name}{path}": p for path, _ in elements.maps(kind or ("int", 1))}
     found = tensors.of(host, entry, kernel.entry, [*inside])
-    if variable := next(tensors.variables(texts, calls.reached(tuple(texts), entry.body)), None):
+    variables = tensors.variables(texts, calls.reached(tuple(texts), entry.body))
+    if variable := next((name for name in variables if name not in read), None):
         raise UsageError(
             f"{variable}, which {kernel.name} reads, is a CUtensorMap that the host copies to a variable",
             where=str(kernel.path),

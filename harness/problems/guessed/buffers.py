@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import elements, extents
+from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
@@ -46,6 +47,10 @@ class Parameters:
     images: its textures and surfaces
     strides, pitches: what leads from one item to the next, and from one row in bytes
     dimensions: of PyTorch's accessors, whose buffers are as long as these say
+    constants: the pointers that are arrays in constant memory, and no operands
+    launched: the launch of host code
+    ties: what host code gives to members of objects by value
+    several: the pointers that lead to arrays of tensor maps
     """
 
     values: Sequence[text.Parameter]
@@ -69,6 +74,14 @@ class Parameters:
     pitches: Sequence[str]
     images: Images
     dimensions: Dimensions
+    constants: Sequence[str] = ()
+    launched: Launch | None = None
+    ties: Mapping[str, Sequence[str | int | None]] = field(default_factory=dict)
+    several: Mapping[str, pointed.Several] = field(default_factory=dict)
+
+    def least(self, sizes: Mapping[str, Any]) -> int:
+        """Return the least size, below which integers are indices."""
+        return min((sizes[name] for name in (*self.whole, *self.dimensions.variable)), default=1)
 
     def blocks(self, sizes: Mapping[str, int]) -> int:
         """Return how many blocks host code launches along x; 0 where that is not known."""
@@ -83,6 +96,9 @@ class Parameters:
         counted = {n: int(axes.get(n, self.scalars[n])) + self.indexed[n].last for n in self.whole}
         sizes = sorted(n + border for n in counted.values()) or [self.size]
         length = math.prod([*sizes[:1] * (self.depth - len(sizes)), *sizes[-self.depth :]])
+        alone = sorted(n + border for name, n in counted.items() if name not in self.derived)
+        if self.depth > 2 and 1 < len(alone) < len(sizes):  # nx * ny is a factor in place of two
+            length = min(length, max(math.prod(alone[-self.depth :]), alone[-1] * sizes[-1]))
         apart = max((int(axes.get(n, self.scalars[n])) for n in self.strides), default=0)
         length = max(length, apart * sizes[-1])
         rows = max((int(axes.get(n, self.scalars[n])) for n in self.pitches), default=0) * sizes[-1]
@@ -173,18 +189,20 @@ class Parameters:
 
     def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a problem that name its outputs, where pointers have so many elements."""
-        behind = pointed.operands(self.pointers, self.values, self.types, sizes)
+        behind = pointed.operands(self.pointers, self.values, self.types, sizes, self.several)
         names = (*(name for axis in self.changed for name in behind[axis]), *self.images.written)
-        outputs = names or tuple(p.name for p in self.pointers[:1]) or ("nothing",)
+        own = tuple(p.name for p in self.pointers if p.name not in self.constants)
+        outputs = names or own[:1] or ("nothing",)
         return {"outputs": outputs, "output": outputs[0], "updated": frozenset(names)}
 
     def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return every operand by name."""
-        known = (*self.whole, *self.dimensions.variable)
-        least, made = min((sizes[name] for name in known), default=1), {}
-        for axis, names in pointed.operands(self.pointers, self.values, self.types, sizes).items():
+        least, made = self.least(sizes), {}
+        operands = pointed.operands(self.pointers, self.values, self.types, sizes, self.several)
+        for axis, names in ((axis, n) for axis, n in operands.items() if axis not in self.constants):
             held, first = self.holds[axis], self.holds[axis].counts
-            most = min([least, *(sizes[other] for other in held.into)])
+            into = (self.several[n].number(sizes) if n in self.several else sizes[n] for n in held.into)
+            most = min([least, *into])
             for name in names:
                 x = elements.contents(rng, self.types[axis], sizes[axis], most)
                 if held.targets and x.dtype.kind in "iu" and x.ndim == 1:  # no two the same

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from harness.kernels import text
-from harness.kernels.cpp import elements
+from harness.kernels.cpp import elements, extents
 from harness.kernels.cpp.host.tensors import Encoded
+from harness.kernels.cpp.host.values import Values
 from harness.problems.protocol import Member, Struct, Table, Tensor
 
+_GROUPS = 4  # tensor maps behind a pointer
 _MOST, _FEWEST, _ELEMENTS = 1024, 64, 2**22  # pointers in a table, and elements behind all of them
 
 
@@ -42,15 +46,66 @@ def divided(
     return values, pointers
 
 
+@dataclass(frozen=True)
+class Several:
+    """An array of so many tensor maps behind a pointer, or as many as a `size` says, if that is more."""
+
+    count: int
+    size: str = ""
+
+    def number(self, sizes: Mapping[str, Any]) -> int:
+        """Return how many there are."""
+        return min(_MOST, max(self.count, int(sizes.get(self.size, 0))))
+
+
+def several(
+    entry: text.Entry, maps: Mapping[str, Encoded], host: str, integers: Sequence[str], numbers: Values
+) -> dict[str, Several]:
+    """Return the pointers to tensor maps of which a kernel chooses one, ``&maps[group]``."""
+    found = dict[str, Several]()
+    arrays = re.findall(rf"\b{elements.MAP}\b[^;(){{}}\[]*\[\s*(\w+)\s*\]", text.blank(host))
+    known = [n for length in arrays if (n := numbers.number(length)) and n <= _FEWEST]
+    for p in (p for p in entry.parameters if p.pointer and p.name in maps):
+        places = extents.places(entry.body, p.name)
+        words = re.findall(r"\b[A-Za-z_]\w*", " ".join(places))
+        chosen = max((int(n) + 1 for place in places for n in re.findall(r"\b\d+\b", place)), default=1)
+        ends = (re.search(rf"\b{word}\s*(?:<|>=)\s*(\w+)\b", entry.body) for word in words)
+        size = next((end[1] for end in ends if end and end[1] in integers), "")
+        if words or chosen > 1:
+            found[p.name] = Several(max(known, default=max(_GROUPS, chosen)), size)
+    return found
+
+
+def chosen(body: str, known: Mapping[str, Several]) -> dict[str, int]:
+    """Return how many blocks there are along an axis whose index chooses a tensor map."""
+    found = dict[str, int]()
+    for name, one in known.items():
+        for word in re.findall(r"\b[A-Za-z_][\w.]*", " ".join(extents.places(body, name))):
+            if block := re.search(
+                rf"\b{re.escape(word)}\s*=\s*blockIdx\.([xyz])\s*[,;]", f"{body}{word} = {word};"
+            ):
+                found[block[1]] = one.count
+    return found
+
+
 def operands(
-    pointers: Sequence[text.Parameter], values: Sequence[text.Parameter], types: dict[str, Any], sizes: Any
+    pointers: Sequence[text.Parameter],
+    values: Sequence[text.Parameter],
+    types: dict[str, Any],
+    sizes: Any,
+    arrays: Mapping[str, Several],
 ) -> dict[str, list[str]]:
-    """Return the names of the operands of each axis of `pointers`; `sizes` has the elements of each."""
+    """Return the names of the operands of each axis of `pointers`; `sizes` has the elements of each.
+
+    Those of `arrays` have one for each tensor map.
+    """
     found: dict[str, list[str]] = {p.name: [] for p in pointers}
     for p in values:
         for at in elements.pointers(types[p.name]):
             found[f"{p.name}{at.axis}"].append(f"{p.name}{at.path}")
     for p in pointers:
+        if p.name in arrays:
+            found[p.name] += (f"{p.name}[{i}]" for i in range(arrays[p.name].number(sizes)))
         if not found[p.name]:
             found[p.name].append(p.name)
         for at in elements.pointers(types[p.name]):
@@ -109,8 +164,8 @@ def by_value(kind: elements.Type) -> np.dtype[Any] | None:
     return np.dtype([("m0", kind[0], (kind[1],))]) if kind[1] > 1 else None
 
 
-def _filled(kind: np.dtype[Any], value: float) -> Any:
-    """Return a struct whose integers are `value`, or the most they hold.
+def _filled(kind: np.dtype[Any], value: float, told: Mapping[str, float] = MappingProxyType({})) -> Any:
+    """Return a struct whose integers are `value`, or the most they hold, but for members that are `told`.
 
     Its floats are what the text begins them with, or 1 where there are integers.
     """
@@ -121,7 +176,9 @@ def _filled(kind: np.dtype[Any], value: float) -> Any:
         part = kind[name].base
         if part.metadata and not part.names:
             continue  # a pointer
-        if part.names:
+        if name in told and part.kind in "iuf" and not part.names:
+            found[name] = scalar(part.name, told[name])
+        elif part.names:
             found[name] = _filled(part, value)
         else:
             real = 1 if whole else scalar(part.name, value)
@@ -130,13 +187,17 @@ def _filled(kind: np.dtype[Any], value: float) -> Any:
 
 
 def argument(
-    name: str, kind: np.dtype[Any], value: float, maps: Mapping[str, Encoded]
+    name: str,
+    kind: np.dtype[Any],
+    value: float,
+    maps: Mapping[str, Encoded],
+    told: Mapping[str, float] = MappingProxyType({}),
 ) -> np.generic | Struct:
     """Return a struct by value as an argument: with pointers the bytes between them, and their operands.
 
-    So it is with the tensors of `maps`.
+    So it is with the tensors of `maps`. Members that are `told` have these numbers.
     """
-    filled: np.generic = _filled(kind, value)
+    filled: np.generic = _filled(kind, value, told)
     inside: list[tuple[int, str, int]] = [(at.offset, at.path, 8) for at in elements.pointers(kind)]
     inside += [(offset, path, elements.size(elements.MAPPED)) for path, offset in elements.maps(kind)]
     if not inside:
@@ -150,6 +211,32 @@ def argument(
             found[path] = mapped(operand, maps[operand]) if operand in maps else operand
         done = offset + size
     return Struct(found)
+
+
+def array(name: str, tensor: Encoded, count: int) -> Struct:
+    """Return an array of tensor maps, each of an operand of its own, as what a pointer leads to."""
+    return Struct({f"{name}[{i}]": mapped(f"{name}[{i}]", tensor) for i in range(count)})
+
+
+def settled(kind: elements.Type, ties: Sequence[str | int | None]) -> bool:
+    """Return True where host code says what all integers of a struct are."""
+    names = kind.names or () if isinstance(kind, np.dtype) else ()
+    parts = (
+        ((kind[n].base, tie) for n, tie in zip(names, ties, strict=False))
+        if isinstance(kind, np.dtype)
+        else ()
+    )
+    open_ = (part.names or (part.kind in "iu" and not part.metadata and tie is None) for part, tie in parts)
+    return bool(ties) and len(names) == len(ties) and not any(open_)
+
+
+def told(kind: np.dtype[Any], ties: Sequence[str | int | None], axes: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of members that host code gives something, where parameters are these `axes`."""
+    known = {
+        name: axes.get(tie) if isinstance(tie, str) else tie
+        for name, tie in zip(kind.names or (), ties, strict=False)
+    }
+    return {name: n for name, n in known.items() if isinstance(n, int | float)}
 
 
 def mapped(name: str, tensor: Encoded) -> Tensor:

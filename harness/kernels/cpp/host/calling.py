@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from harness.kernels import text
 from harness.kernels.cpp.host import values
@@ -49,6 +50,28 @@ def calls(plain: str) -> list[Called]:
     return sorted(found)
 
 
+def ends(plain: str) -> list[tuple[int, str, int, bool, str]]:
+    """Return (place, kernel, end of the arguments, whether there are none, what an address begins with)."""
+    found = list[tuple[int, str, int, bool, str]]()
+    for at in _LAUNCH.finditer(plain):
+        if passed := _ARGUMENTS.match(plain, at.end()):
+            kernel, _ = _pointed(plain[: at.start()], at[1], at[2] or "")
+            found.append((at.start(), kernel, passed.end(1), not passed[1].strip(), ""))
+    for at in _CONFIGURED.finditer(plain):
+        kernel, _ = _pointed(plain[: at.start()], at[2], at[3] or "")
+        found.append((at.start(), kernel, at.end(4), False, ""))
+    for at in _LISTED.finditer(plain):
+        given = text.split(plain[at.end() : text.closing(plain, at.start(2))])
+        before = plain[: at.start()]
+        function, listed = (
+            (given[1], given[2]) if at[1] and len(given) == 3 else (*given[:1], *given[3:4], "", "")[:2]
+        )
+        if (named := _FUNCTION.fullmatch(function)) and (lists := [*_lists(before, listed)]):
+            kernel, _ = _pointed(before, named[1], named[2] or "")
+            found.append((at.start(), kernel, lists[-1].end(1), not lists[-1][1].strip(), "&"))
+    return found
+
+
 def _configured(before: str, name: str) -> tuple[str, str, str]:
     """Return the grid, block and shared memory of a ``cudaLaunchConfig_t`` at the end of a text."""
     members = ("gridDim", "blockDim", "dynamicSmemBytes")
@@ -77,9 +100,23 @@ def _pointed(before: str, name: str, template: str) -> tuple[str, str]:
 
 def _listed(before: str, written: str) -> str:
     """Return the arguments of a list of their addresses, ``void* args[] = {&x, &n};``."""
-    lists = re.findall(rf"\b{re.escape(written)}\s*\[[^]]*\]\s*=?\s*\{{([^{{}}]*)\}}", before)
-    given = text.split(lists[-1]) if lists else []
+    lists = [*_lists(before, written)]
+    place = rf"\b{re.escape(_array(written))}\s*\[\s*(\d+)\s*\]\s*=(?!=)\s*([^;]+);"
+    places: dict[str, str] = dict(re.findall(place, before)) if not lists else {}
+    given = text.split(lists[-1][1]) if lists else [places[n] for n in sorted(places, key=int)]
     return ", ".join(re.sub(r"\A(?:\([\w\s*]+\)|&|\s)+", "", part) for part in given)
+
+
+def _lists(before: str, written: str) -> Iterator[re.Match[str]]:
+    """Yield the lists that an array is given in a text, also one in dynamic memory."""
+    made = r"(?:new\s+(?:const\s+)?void\s*\*\s*\[[^]]*\]\s*)?"
+    name = re.escape(_array(written))
+    yield from re.finditer(rf"\b{name}\s*(?:\[[^]]*\])?\s*=?\s*{made}\{{([^{{}}]*)\}}", before)
+
+
+def _array(written: str) -> str:
+    """Return the name of an array that is passed, ``args`` of ``args.data()``."""
+    return re.sub(r"\.\s*data\s*\(\s*\)|\A\s*&|\[\s*0\s*\]\Z", "", written).strip()
 
 
 def last(plain: str, name: str) -> str:

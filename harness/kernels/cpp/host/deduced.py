@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.kernels import text
 from harness.kernels.cpp.host import calling, launches, values
@@ -18,6 +18,7 @@ _MADE = re.compile(r"([A-Za-z_][\w:]*\s*(?:<[^;(){}]*>)?)\s*[({]")  # Square(), 
 _CAST = re.compile(
     r"\(\s*(?:const\s+)?([\w ]+?)\s*(?:const\s*)?\*\s*\)|\w+_cast\s*<\s*(?:const\s+)?([\w ]+?)\s*\*\s*>"
 )
+UNKNOWN = "?"  # what a pack is that has something
 _DEEPEST, _MOST = 3, 8  # functions in each other, and instances of one launch
 _bodies = functools.lru_cache(maxsize=1)(values.bodies)
 
@@ -33,14 +34,32 @@ def launched(source: str, entry: text.Entry) -> Iterator[tuple[list[str], dict[s
             continue
         given = text.split(launch.entry.partition("<")[2].rpartition(">")[0])
         found: dict[str, list[str]] = {}
-        for parameter, written in zip(entry.parameters, launch.arguments, strict=False):
-            if parameter.type in own and not found.get(parameter.type):
+        for at, (parameter, written) in enumerate(zip(entry.parameters, launch.arguments, strict=False)):
+            if "..." in parameter.type:
+                pack, rest = parameter.type.replace("...", "").strip(), launch.arguments[at:]
+                found[pack] = _packs(plain, rest, place, classes, pointer=parameter.pointer) or [UNKNOWN]
+            elif parameter.type in own and not found.get(parameter.type):
                 types = _types(plain, written, place, pointer=parameter.pointer)
                 known = (_known(plain, kind, classes) for kind in types)
                 found[parameter.type] = list(dict.fromkeys(filter(None, known)))
         sure = {name: kinds for name, kinds in found.items() if kinds}
         for kinds in itertools.islice(itertools.product(*sure.values()), _MOST):
             yield given, dict(zip(sure, kinds, strict=True))
+
+
+def _packs(
+    plain: str, given: Sequence[str], place: int, classes: Mapping[str, str], *, pointer: bool, depth: int = 0
+) -> list[str]:
+    """Return what the arguments of a pack are at a place, ``float, int``, for each way to pass it."""
+    if len(given) == 1 and given[0].endswith("...") and depth < _DEEPEST:
+        name, found = given[0].rstrip(". "), list[str]()
+        for begin, opened, _, _ in (f for f in _bodies(plain) if f[1] < place < f[2]):
+            for at, passed in _calls(plain, rf"\.\.\.\s*{re.escape(name)}", begin, opened):
+                found += _packs(plain, passed, at, classes, pointer=pointer, depth=depth + 1)
+        return list(dict.fromkeys(found))
+    types = (_types(plain, written, place, pointer=pointer) for written in given)
+    known = [_known(plain, kinds[0], classes) if kinds else "" for kinds in types]
+    return [", ".join(known)] if all(known) else []
 
 
 def _types(plain: str, written: str, place: int, *, pointer: bool, depth: int = 0) -> list[str]:
@@ -68,9 +87,18 @@ def _types(plain: str, written: str, place: int, *, pointer: bool, depth: int = 
 
 def _passed(plain: str, name: str, begin: int, opened: int, *, pointer: bool, depth: int) -> Iterator[str]:
     """Yield the types that calls pass for the parameter `name` of the function whose head is there."""
+    for at, given in _calls(plain, rf"\b{name}", begin, opened):
+        yield from _types(plain, given[0], at, pointer=pointer, depth=depth + 1)
+
+
+def _calls(plain: str, name: str, begin: int, opened: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield (place, what is passed) for a parameter and those behind it, of the function whose head is there.
+
+    That is done once for each caller that passes something else; `name` is a pattern.
+    """
     function = re.search(r"(\w+)\s*\Z", plain[:begin])
     parameters = text.split(plain[begin + 1 : plain.rfind(")", begin, opened)])
-    index = next((i for i, p in enumerate(parameters) if re.search(rf"\b{name}\s*\Z", p)), None)
+    index = next((i for i, p in enumerate(parameters) if re.search(rf"{name}\s*\Z", p)), None)
     if function is None or index is None:
         return
     seen = set[tuple[int, str]]()
@@ -80,7 +108,7 @@ def _passed(plain: str, name: str, begin: int, opened: int, *, pointer: bool, de
         caller = next((f[0] for f in _bodies(plain) if f[1] < call.start() < f[2]), 0)
         if index < len(given) and (caller, given[index]) not in seen:
             seen.add((caller, given[index]))
-            yield from _types(plain, given[index], call.start(), pointer=pointer, depth=depth + 1)
+            yield call.start(), given[index:]
 
 
 def _known(plain: str, kind: str, types: Mapping[str, str]) -> str:
@@ -99,3 +127,9 @@ def _known(plain: str, kind: str, types: Mapping[str, str]) -> str:
         for part in text.split(inner.rpartition(">")[0])
     ]
     return f"{whole}<{', '.join(given)}>" if all(given) else ""
+
+
+def default(written: str, template: Sequence[str], given: Sequence[str]) -> str:
+    """Return a default with what is given to the parameters before it: ``A::kRows`` of ``Tile::kRows``."""
+    known = {p.split()[-1]: value for p, value in zip(template, given, strict=False)}
+    return re.sub(r"[A-Za-z_]\w*", lambda word: known.get(word[0], word[0]), written)

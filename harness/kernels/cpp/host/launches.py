@@ -47,13 +47,14 @@ class Launch:
 
     `entry` is the kernel, with template arguments if they are known. `block` and `grid` are x, y and z, empty
     where they are not known; `shared` is in bytes, and None where it is not known, or depends on the
-    arguments, whose sizes are guessed. `arguments` are the kernel's, without casts of numbers. In terms of
-    these `blocks` is the grid, ``(n + 128 - 1) // 128``, and `lengths` the bytes that the text allocates for
-    each; empty where other names are left. `bytes` are these as numbers, 0 where that is not known. `threads`
-    has the numbers of arguments of which the block is made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0, and -1
-    where that is no number. `numbers` has what the text says of each argument, None where that is no number;
-    of one that a loop around the launch counts it is an early one, ``1`` of ``for (int k = 0; k < n; k++)``.
-    `derived` is each argument in terms of the others, ``half`` of ``int half = n / 2``, "" where it is not.
+    arguments, whose sizes are guessed: `room` is it in terms of these, "" where it is not. `arguments` are
+    the kernel's, without casts of numbers. In terms of these `blocks` is the grid, ``(n + 128 - 1) // 128``,
+    and `lengths` the bytes that the text allocates for each; empty where other names are left. `bytes` are
+    these as numbers, 0 where that is not known. `threads` has the numbers of arguments of which the block is
+    made, ``n`` of ``k<<<1, n>>>(x, n)``, else 0, and -1 where that is no number. `numbers` has what the text
+    says of each argument, None where that is no number; of one that a loop around the launch counts it is an
+    early one, ``1`` of ``for (int k = 0; k < n; k++)``. `derived` is each argument in terms of the others,
+    ``half`` of ``int half = n / 2``, "" where it is not.
     """
 
     entry: str
@@ -66,6 +67,7 @@ class Launch:
     bytes: tuple[int, ...] = field(default=(), compare=False)
     lengths: tuple[str, ...] = field(default=(), compare=False)
     threads: tuple[int, ...] = field(default=(), compare=False)
+    room: str = field(default="", compare=False)
     numbers: tuple[int | None, ...] = field(default=(), compare=False)
     derived: tuple[str, ...] = field(default=(), compare=False)
 
@@ -152,6 +154,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 block=known.dimensions(block),
                 grid=known.dimensions(grid),
                 shared=None if known.mention(arguments, shared) else known.number(shared or "0"),
+                room=known.length(shared, known.called(arguments)) if shared else "",
                 arguments=arguments,
                 blocks=known.expressions(grid, known.called(arguments)),
                 bytes=tuple(held.get(allocations.name(argument), 0) for argument in arguments),

@@ -16,6 +16,7 @@ from harness.kernels.cpp.host.frames import Frame, Host
 _CAST = re.compile(r"\A\s*(?:\([\w\s:]+\*+\s*\)|(?:reinterpret|static|const)_cast\s*<[^<>]*>\s*(?=\())\s*")
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\s*(?:\.|->|::)\s*)*([A-Za-z_]\w*)(?:\s*\[[^]]*\]|\.get\(\)|\.data\(\))*")
 _COPIED = re.compile(r"\bcu(?:da)?Memcpy\w*\s*(\()")
+_PLACE = re.compile(r"&?\s*(\w+\[\d+\])\s*")
 _ROUNDS = 6  # names after names
 
 
@@ -46,6 +47,8 @@ class Passed:
 
     def which(self, function: Function | None, written: str) -> int | None:
         """Return the index of what is passed in a function; None where that is not known."""
+        if (exact := self._known.get((function, "".join(written.strip("&* ").split())))) is not None:
+            return exact
         name = base(written)
         known = [n for (_, other), n in self._known.items() if other == name and name]
         return self._known.get((function, name), known[0] if known else None)
@@ -58,7 +61,8 @@ class Passed:
                 self._known.setdefault((here.function, name), n)
             if (own := here.function) is None or here.outer is None:
                 break
-            outer = {base(here.given[name]) for name in names if name in here.given}
+            given = [here.given[name] for name in names if name in here.given]
+            outer = {*map(base, given), *(one[1] for one in map(_PLACE.fullmatch, given) if one)}
             if own.makes:
                 outer |= {*re.findall(r"(\w+)\s*\Z", self._plain[: here.outer.place])}
             if self._returned(own, names):
@@ -95,8 +99,8 @@ class Passed:
         before = re.sub(r"(?:[A-Za-z_]\w*\s*::\s*)+\Z", "", before)
         if re.search(r"\breturn\s*\Z", before):
             return {"#"}
-        at = re.search(r"\b(\w+)\s*(?:\[[^]]*\]\s*)?[={(]\s*[*&]?\s*\Z", before)
-        return {at[1]} if at else set()
+        at = re.search(r"\b(\w+)\s*(\[[^]]*\]\s*)?[={(]\s*[*&]?\s*\Z", before)
+        return {at[1], "".join(f"{at[1]}{at[2] or ''}".split())} if at else set()
 
     def _elsewhere(self, function: Function | None, name: str) -> Iterator[tuple[Function | None, str]]:
         """Yield what something is called in functions to which its own one passes it."""

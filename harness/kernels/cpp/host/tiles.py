@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from harness.kernels import text
+from harness.kernels.cpp import extents
 from harness.kernels.cpp.host import launches, values
 from harness.kernels.cpp.host.tensors import Encoded
 from harness.kernels.expr import Expr, ExprError
@@ -23,6 +24,8 @@ _MOST = 2**17  # threads of a persistent kernel's launch
 _REST = 8  # elements that are missing in the last tile: what vectors read is whole
 _LONG = 2**16  # a size for which an extent is computed
 _SMS = 4  # multiprocessors that the emulator has
+_INSIDE = 3  # variables in each other
+_ROUNDED = re.compile(r"\+\s*\(*(?:\d+|\w+\s*-\s*1)\s*\)*\s*/")  # (n + 63) / 64, (n + TILE - 1) / TILE
 _COUNTED = re.compile(r"[mM]ultiProcessorCount|\bnum_sms\b")
 
 
@@ -139,3 +142,21 @@ def _units(length: Expr, size: Expr) -> float:
             if extent > 1 and whole > 1:
                 return whole / extent
     return 0
+
+
+def counted(entry: text.Entry) -> bool:
+    """Return True where the number of a block is divided by one of tiles, such as ``(n + 63) / 64``.
+
+    How many blocks there are is then what nobody but the host counts: one is never too many.
+    """
+    block = text.named(entry.body, r"blockIdx\s*\.\s*x")
+    known = {n: v[0] for n, v in extents.assigned(entry.body).items() if len(v) == 1}
+
+    def written(value: str, depth: int) -> str:
+        def inner(name: re.Match[str]) -> str:
+            return f"({written(known[name[0]], depth - 1)})" if depth and name[0] in known else name[0]
+
+        return re.sub(r"[A-Za-z_]\w*", inner, value)
+
+    by = re.findall(rf"\b(?:{block})\b\)?\s*[/%]\s*(\w+|\((?:[^()]|\([^()]*\))*\))", entry.body)
+    return any(_ROUNDED.search(written(divisor, _INSIDE)) for divisor in by)

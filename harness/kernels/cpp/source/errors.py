@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 _ERROR = re.compile(r"^(?:(.+)\((\d+)\)|At end of source): ((?:catastrophic )?error\b[^\n]*)", re.MULTILINE)
 _OPENED = re.compile(r"^(.+)\((\d+)\): note[^\n]* to match this", re.MULTILINE)
@@ -13,6 +16,9 @@ _UNDEFINED = re.compile(
     r'|error: (\w+) is not a template|incomplete type "(\w+)"'
 )
 _ASKED = re.compile(r'\bat line (\d+)(?: of "([^"]+)")?[ \t]*$')
+_BEGINS = re.compile(r"^(?=\S[^\n]*\(\d+\): (?:warning|remark)\b)", re.MULTILINE)
+_FILES = re.compile(r'^(\S[^\n]*)\(\d+\): (?:warning|remark|note)\b|\bat line \d+ of "([^"]+)"', re.MULTILINE)
+_REPORT = ("ptxas", "info ", "Remark: The warnings can")
 _NAMES = "__nv_name_map"  # the file in which NVRTC looks up the name of a kernel
 
 
@@ -63,3 +69,22 @@ def unknown(log: str) -> set[str]:
 def of_name_alone(log: str) -> bool:
     """Return True where all errors of a log are due to the name of a kernel, or to its instance."""
     return all(error.file == _NAMES or not error.places for error in read(log))
+
+
+def of_own(log: str, libraries: Iterable[Path]) -> str:
+    """Return a log's warnings without those that name files of `libraries` alone, which a line counts.
+
+    One in an instance that another file asks for is that file's, too. What ptxas reports is left out.
+    """
+    lines = (line for line in log.splitlines() if line.strip() and not line.startswith(_REPORT))
+    folders = tuple(f"{folder}{os.sep}" for folder in libraries)
+    first, *others = _BEGINS.split("".join(f"{line}\n" for line in lines))
+    files = ([a or b for a, b in _FILES.findall(one)] for one in others)
+    shown = [one for one, names in zip(others, files, strict=True) if not all(map(_starts(folders), names))]
+    rest = len(others) - len(shown)
+    said = f"{rest} warning{'s' * (rest > 1)} in headers of libraries not shown\n" * bool(rest)
+    return "".join([first, *shown, said]).rstrip("\n")
+
+
+def _starts(folders: tuple[str, ...]) -> Callable[[str], bool]:
+    return lambda name: name.startswith(folders)
