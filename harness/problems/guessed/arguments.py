@@ -66,7 +66,9 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         for p in entry.parameters
     }
     values, pointers = pointed.divided(entry, maps, types, pictures.used)
-    shaped = dimensions.of(entry, types, [e({}) for e in kernel.block], numbers)
+    shaped = dimensions.of(
+        entry, types, [e({}) for e in kernel.block], numbers, launches.told(host, kernel.entry)
+    )
     given = [p for p in values if p.name not in shaped.ranks]
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
     depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual)
