@@ -99,6 +99,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         held=_held(maps, guesses.allocated(host, entry, kernel.entry), types), lengths=from_host,
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
+        parts=list(contents.parts(body, [*map(shaped.called, names)], shaped.widths(), numbers)),
         strides=list(apart), pitches=list(pitches), derived=derived,
         changed=[p.name for p in pointers if not p.const or p.name in maps], dimensions=shaped,
         images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),

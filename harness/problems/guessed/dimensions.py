@@ -115,6 +115,11 @@ class Dimensions(Known):
         extents = {axis: n for axis in "xyz" if (n := found.along(axis))}
         return {axis: min(n, _ITEMS) if axis in self.items else n for axis, n in extents.items()}
 
+    def widths(self) -> dict[str, int]:
+        """Return the last dimension of each accessor of several."""
+        sizes = self.sizes({}, {})
+        return {name: sizes[f"{name}.{n - 1}"] for name, n in self.ranks.items() if n > 1}
+
     def called(self, name: str) -> str:
         """Return the accessor whose elements have this axis, or the name itself."""
         accessor, _, member = name.rpartition(".")
