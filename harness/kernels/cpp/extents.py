@@ -12,7 +12,15 @@ from harness.kernels.cpp.host.values import Values
 
 _WIDEST = 16  # elements that belong together
 _MOST = 4096  # elements of a thread
+_PLANES = (
+    re.compile(r"(?:(?P<number>\d)\s*\*\s*)?(?P<size>[A-Za-z_]\w*)\s*\+\s*(?P<i>[A-Za-z_]\w*)"),
+    re.compile(r"(?P<i>[A-Za-z_]\w*)\s*\+\s*(?:(?P<number>\d)\s*\*\s*)?(?P<size>[A-Za-z_]\w*)"),
+)
+_PAIR = re.compile(r"2\s*\*\s*([A-Za-z_]\w*)\s*\+\s*1")
 _FAR = 8  # cells of a border
+_OWN = re.compile(
+    r"(?:\A|[;{}])\s*(?:const\s+)?[A-Za-z_][\w:]*\s+([A-Za-z_]\w*)\s*\[\s*(\w+)\s*\]\s*(?:;|=\s*\{)"
+)
 _FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
@@ -75,6 +83,7 @@ def width(body: str, pointer: str, values: Values) -> int:
         factors = [left or right for place in places for left, right in times.findall(place)]
         known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
         together += [n for literal, n in known if 1 + literal < n <= _MOST]
+    together += _planes(indices, body)
     together += _in_blocks(indices, [*indices, *_offsets(body, pointer)], body, values)
     return max(together, default=1)
 
@@ -142,6 +151,27 @@ def _looped(indices: Sequence[str], body: str, values: Values) -> Iterator[int]:
                 yield values.number(at[1]) or 1
 
 
+def _planes(indices: Sequence[str], body: str) -> Iterator[int]:
+    """Yield how many planes of n an array has with ``x[n + i]`` or ``x[i + 2 * n]``, 2 with ``x[2 * i + 1]``.
+
+    So it is where ``i < n``, and for planes where i is read from a buffer, too, if there is ``x[i]``.
+    """
+    changed, plain = {name for name, _ in _ASSIGNED.findall(body)}, {index.strip() for index in indices}
+    for index in plain:
+        for at in filter(None, (pattern.fullmatch(index) for pattern in _PLANES)):
+            read = at["i"] in plain and re.search(rf"\b{at['i']}\s*=\s*\w+\s*\[", body)
+            if at["size"] not in changed and (read or at["size"] in _ends(body, at["i"])):
+                yield int(at["number"] or 1) + 1
+        if (pair := _PAIR.fullmatch(index)) and _ends(body, pair[1]) - changed:
+            yield 2
+
+
+def _ends(body: str, name: str) -> set[str]:
+    """Return the names below which a variable stays, or the one that it is a copy of."""
+    same = "|".join({name, *re.findall(rf"\b{name}\s*=\s*([A-Za-z_]\w*)\s*[;,]", body)})
+    return {*re.findall(rf"\b(?:{same})\s*(?:<|>=)\s*([A-Za-z_]\w*)\b(?!\s*[-+*/>])", body)}
+
+
 def _flat_pairs(body: str, given: Mapping[str, str]) -> Iterator[str]:
     """Yield the variables that are twice an index of several dimensions: ``e = 2 * i``, of complex numbers.
 
@@ -191,11 +221,19 @@ def shared(body: str, values: Values) -> Iterator[tuple[str, int]]:
             yield name, number
 
 
+def _arrays(body: str, values: Values) -> Iterator[tuple[str, int]]:
+    """Yield the arrays of a block or thread of one dimension whose elements are known, with their number."""
+    yield from shared(body, values)
+    for name, length in _OWN.findall(body):
+        if number := values.number(length):
+            yield name, number
+
+
 def room(body: str, size: str, values: Values) -> int | None:
-    """Return the least elements of the shared arrays that a loop up to a size goes through; None of none."""
+    """Return the least elements of the own arrays that a loop up to a size goes through; None of none."""
     ends = re.findall(rf"\b(\w+)\s*<\s*{size}\s*;", body)
     filled = (
-        n for name, n in shared(body, values) for i in ends if re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body)
+        n for name, n in _arrays(body, values) for i in ends if re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body)
     )
     return min(filled, default=None)
 
