@@ -18,7 +18,7 @@ _PLANES = (
 )
 _PAIR = re.compile(r"2\s*\*\s*([A-Za-z_]\w*)\s*\+\s*1")
 _FAR = 8  # cells of a border
-_OWN = re.compile(
+_OWN = re.compile(  # float own[8];
     r"(?:\A|[;{}])\s*(?:const\s+)?[A-Za-z_][\w:]*\s+([A-Za-z_]\w*)\s*\[\s*(\w+)\s*\]\s*(?:;|=\s*\{)"
 )
 _FACTOR = re.compile(r"[\w.]+")
