@@ -56,11 +56,11 @@ STAGED = """__global__ void staged(const float* in, float* out, float alpha, int
 """
 PITCHED = """#define PITCH 1024
 __global__ void pitched(const float* x, float* y, int rows, int cols) {
-  int c = blockIdx.x * blockDim.x + threadIdx.x;
+  int c = blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y * blockDim.y + threadIdx.y;
   float sum = 0;
   if (c < cols)
     for (int r = 0; r < rows; r++) sum += x[r * PITCH + c];
-  if (c < cols) y[c] = sum;
+  if (c < cols && i < rows) y[i * cols + c] = sum;
 }
 """
 
@@ -81,8 +81,8 @@ def check(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
         (NORM, "--grid 64,1,1 --block 256,1,1 -a x=16384 -a y=16384", "y[row * DIM", "y[row * DIM + 1"),
         (BOTH, "-a c=2000", "i < whole", "i <= whole"),
         (STAGED, "-a in=256000 -a out=256000", "b < batches", "b <= batches"),
-        (PITCHED, "-a x=1023976 -a y=1000", "r < rows", "r <= rows"),
-        (PITCHED, "-a x=1023976 -a y=1000", "  if (c < cols)\n    for", "  for"),
+        (PITCHED, "-a x=64576 -a y=4096", "r < rows", "r <= rows"),
+        (PITCHED, "-a x=64576 -a y=4096", "  if (c < cols)\n    for", "  if (c <= cols)\n    for"),
     ],
     ids=["planes", "guard", "rows", "norm", "sum", "blocks", "pitch", "columns"],
 )
