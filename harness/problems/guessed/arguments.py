@@ -56,7 +56,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     entry = _entry(kernel, host)
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
-    axes = max(entry.dimensions, len(kernel.block))
+    axes, block = max(entry.dimensions, len(kernel.block)), [e({}) for e in kernel.block]
     maps, made = _maps(kernel, host, entry, texts), samplers.of(host, entry, kernel.entry)
     pictures = images.of(textures.whole(texts, entry, kernel.entry), entry, texts, made)
     types: dict[str, Any] = {
@@ -66,22 +66,22 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         for p in entry.parameters
     }
     values, pointers = pointed.divided(entry, maps, types, pictures.used)
-    shaped = dimensions.of(
-        entry, types, [e({}) for e in kernel.block], numbers, launches.told(host, kernel.entry)
-    )
+    shaped = dimensions.of(entry, types, block, numbers, launches.told(host, kernel.entry))
     given = [p for p in values if p.name not in shaped.ranks]
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
     depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual)
-    threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
-        host, entry, kernel.entry, threads
+        host, entry, kernel.entry, math.prod(block)
     )
     apart, pitches = sizes.strides(entry, whole, types, size)
     told = apart | pitches | shaped.steps(whole)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
-    usual = sizes.usual(entry, whole, size, threads, numbers) | {n: boxed[n] for n in whole if n in boxed}
+    usual = sizes.usual(entry, whole, size, math.prod(block), numbers) | {
+        n: boxed[n] for n in whole if n in boxed
+    }
     from_host = allocated.lengths(launched, entry, types, whole)
+    usual |= sizes.covered(kernel.grid if depth > 1 else (), entry, usual)
     usual |= shaped.totals(whole, {}, fixed | usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
@@ -98,7 +98,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         holds={p.name: contents.of(body, shaped.called(p.name), numbers, plain, names) for p in pointers},
         held=_held(maps, guesses.allocated(host, entry, kernel.entry), types), lengths=from_host,
         depth=depth, size=size, grid=kernel.grid,
-        entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
+        entry=entry, numbers=numbers, threads=block[0] if len(block) == 1 else 0,
         parts=list(contents.parts(body, [*map(shaped.called, names)], shaped.widths(), numbers)),
         strides=list(apart), pitches=list(pitches), derived=derived,
         changed=[p.name for p in pointers if not p.const or p.name in maps], dimensions=shaped,

@@ -66,6 +66,22 @@ def usual(
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
 
 
+def covered(grid: Sequence[Expr], entry: text.Entry, usual: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes that a text compares with nothing, each as long as the blocks that cover it go.
+
+    The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole.
+    """
+    compared, found = {*re.findall(_COMPARED, entry.body)}, dict[str, int]()
+    for blocks in grid:
+        name = next(iter(blocks.names), "")
+        if len(blocks.names) > 1 or name not in usual or name in compared:
+            continue
+        with contextlib.suppress(ExprError):
+            most = range(usual[name], 2 * usual[name])
+            found[name] = next(n for n in most if blocks({name: n + 1}) > blocks({name: usual[name]}))
+    return found
+
+
 def derived(launched: Launch | None, entry: text.Entry, whole: Sequence[str]) -> dict[str, Expr]:
     """Return the sizes that host code computes from others of a launch, ``n / 2`` or ``rows * cols``."""
     names, found = [p.name for p in entry.parameters], dict[str, Expr]()
