@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -315,6 +316,7 @@ def inlined(source: str, entry: text.Entry, *, functions: bool = True) -> str:
     return found
 
 
+@functools.lru_cache(maxsize=4)
 def _expressions(source: str, functions: bool) -> dict[str, tuple[list[str], str]]:
     """Return (parameters, expression) of macros, and of functions of one line, by their names."""
     found = {}

@@ -211,6 +211,7 @@ def _instance(plain: str, parameters: int) -> tuple[int, dict[str, str]]:
     return call.start(), dict(zip(names, text.split(call[1]), strict=False))
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def given_types(plain: str) -> dict[str, str]:
     """Return what template arguments of a blank text mean: its classes, and what templates are given."""
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
