@@ -55,6 +55,15 @@ __global__ void batches(const float* x, const int* count, float* y, int batches,
     y[r] = x[r] - x[own];
 }}
 """
+ROWS = f"""
+__global__ void rows(const int* begin, const int* column, const float* x, float* y, int n)
+{{
+    {THREAD}
+    float sum = 0;
+    for (int k = begin[r]; k < begin[r + 1]; k++) sum += x[column[k]];
+    y[r] = sum;
+}}
+"""
 FOUND = "out of bounds|hazard|global race"
 
 
@@ -71,10 +80,11 @@ def checked(folder: Path, source: str) -> tuple[int, str]:
         (LENGTHS, "i < many", "i <= many"),
         (COLUMNS, "step < steps", "step <= steps"),
         pytest.param(COLUMNS, "weight += place;", "", marks=pytest.mark.slow),
+        (ROWS, "k < begin", "k <= begin"),
         pytest.param(ENDS, "k < b", "k <= b", marks=pytest.mark.slow),
         pytest.param(BATCHES, "x[own];", "x[own - 1];", marks=pytest.mark.slow),
     ],
-    ids=["lengths", "columns", "place", "ends", "batches"],
+    ids=["lengths", "columns", "place", "rows", "ends", "batches"],
 )
 def test_parts_are_apart_and_end_where_their_buffer_does(
     tmp_path: Path, source: str, old: str, new: str

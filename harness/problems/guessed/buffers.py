@@ -196,7 +196,11 @@ class Parameters:
                 if held.summed and first is None and x.dtype.kind in "iu" and x.ndim == 1:  # up to a size
                     x[:least] = np.diff(np.sort(x[:least]), prepend=x.dtype.type(0))
                     x[least:] = 0
-                made[name] = np.sort(x, axis=0) if held.begins else x
+                if held.begins:
+                    x = np.sort(x, axis=0)
+                    if x.dtype.kind in "iu" and x.ndim == 1:  # the last row ends where what it leads to does
+                        x[-1] = min(most, np.iinfo(x.dtype).max)
+                made[name] = x
         self._divide(made, least, rng)
         return made | self.images.drawn(sizes, rng, least)
 
