@@ -98,6 +98,13 @@ def test_what_is_only_added_in_indices_is_an_offset(body: str, offset: bool) -> 
     assert not extents.offsets(body, ["at"])  # one of a kernel's integers is a size
 
 
+def test_what_is_called_an_offset_may_be_added_before() -> None:
+    for body in ("i += offset; x[i] = n;", "int at = i + offset; x[at] = n;"):
+        assert extents.offset(body, "offset")
+        assert not extents.offset(body.replace("offset", "stride"), "stride")
+    assert not extents.offset("i += offset; if (i < offset) x[i] = n;", "offset")
+
+
 @pytest.mark.parametrize(
     ("index", "border"),
     [("i + (n + 2) * j", 2), ("j * (n + 1)", 1), ("(n+2)*j + (n+3)*k", 3), ("n * 2", 0),

@@ -19,9 +19,7 @@ _PLANES = (
 )
 _PAIR = re.compile(r"2\s*\*\s*([A-Za-z_]\w*)\s*\+\s*1")
 _FAR = 8  # cells of a border
-_OWN = re.compile(  # float own[8];
-    r"(?:\A|[;{}])\s*(?:const\s+)?[A-Za-z_][\w:]*\s+([A-Za-z_]\w*)\s*\[\s*(\w+)\s*\]\s*(?:;|=\s*\{)"
-)
+_OWN = re.compile(r"(?:\A|[;{}])\s*(?:const\s+)?[\w:]+\s+([A-Za-z_]\w*)\s*\[\s*(\w+)\s*\]\s*[;=]")  # own[8];
 _FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
@@ -248,11 +246,13 @@ def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
 def offset(body: str, name: str) -> bool:
     """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else.
 
-    That from which others are taken is a size: ``x[n - 1 - i]``.
+    That from which others are taken is a size, ``x[n - 1 - i]``. An ``i += offset`` is called so.
     """
     word = rf"\b{re.escape(name)}\b"
     added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])")
     rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), body)
+    if re.fullmatch(r"(?i:\w*(?:offset|begin|first|base)\w*)", name):
+        rest = re.sub(rf"\+=\s*{word}\s*;|=\s*\w+\s*\+\s*{word}\s*[;,]", ";", rest)
     return bool(re.search(word, body)) and not re.search(word, rest)
 
 
