@@ -271,4 +271,5 @@ def test_strides(body: str, found: dict[str, int]) -> None:
 )
 def test_rows_that_nothing_guards_fill_the_blocks_that_cover_them(body: str, found: dict[str, int]) -> None:
     grid = [Expr.parse("(rows + 12 - 1) // 12"), Expr.parse("cols * rows")]
-    assert sizes.covered(grid, entry(body), {"rows": 64, "cols": 64}) == found
+    assert sizes.covered(grid, [128], entry(body), {"rows": 64, "cols": 64}) == found
+    assert not sizes.covered(grid, [32, 12], entry(body), {"rows": 64, "cols": 64})  # a row for each thread

@@ -81,7 +81,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         n: boxed[n] for n in whole if n in boxed
     }
     from_host = allocated.lengths(launched, entry, types, whole)
-    usual |= sizes.covered(kernel.grid if depth > 1 else (), entry, usual)
+    usual |= sizes.covered(kernel.grid if depth > 1 else (), block, entry, usual)
     usual |= shaped.totals(whole, {}, fixed | usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)

@@ -66,7 +66,9 @@ def usual(
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
 
 
-def covered(grid: Sequence[Expr], entry: text.Entry, usual: Mapping[str, int]) -> dict[str, int]:
+def covered(
+    grid: Sequence[Expr], block: Sequence[int], entry: text.Entry, usual: Mapping[str, int]
+) -> dict[str, int]:
     """Return the sizes that a text compares with nothing, each as long as the blocks that cover it go.
 
     The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole.
@@ -76,9 +78,11 @@ def covered(grid: Sequence[Expr], entry: text.Entry, usual: Mapping[str, int]) -
         name = next(iter(blocks.names), "")
         if len(blocks.names) > 1 or name not in usual or name in compared:
             continue
-        with contextlib.suppress(ExprError):
-            most = range(usual[name], 2 * usual[name])
-            found[name] = next(n for n in most if blocks({name: n + 1}) > blocks({name: usual[name]}))
+        with contextlib.suppress(ExprError, ValueError):
+            counts = [blocks({name: usual[name] + more}) for more in range(2 * usual[name])]
+            last, after = (counts.index(counts[0] + more) for more in (1, 2))
+            if after - last not in block:  # one for each thread may want a guard
+                found[name] = usual[name] + last - 1
     return found
 
 
