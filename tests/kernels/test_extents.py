@@ -11,6 +11,7 @@ from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp import extents
 from harness.kernels.cpp.host import values
+from harness.kernels.cpp.source import inlined
 
 NUMBERS = values.constants(["#define K 40\nconst int PAIR = 2;"], (), {})
 THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
@@ -98,6 +99,13 @@ def test_what_is_only_added_in_indices_is_an_offset(body: str, offset: bool) -> 
     assert not extents.offsets(body, ["at"])  # one of a kernel's integers is a size
 
 
+def test_what_is_called_an_offset_may_be_added_before() -> None:
+    for body in ("i += offset; x[i] = n;", "int at = i + offset; x[at] = n;"):
+        assert extents.offset(body, "offset")
+        assert not extents.offset(body.replace("offset", "stride"), "stride")
+    assert not extents.offset("i += offset; if (i < offset) x[i] = n;", "offset")
+
+
 @pytest.mark.parametrize(
     ("index", "border"),
     [("i + (n + 2) * j", 2), ("j * (n + 1)", 1), ("(n+2)*j + (n+3)*k", 3), ("n * 2", 0),
@@ -117,7 +125,7 @@ __device__ float no_index(float a) { float b = a; return b * a; }
 __global__ void k(float* x, int N, int w) { x[AGAIN(f(w, 1))] = x[flat(3, N, w)] + no_index(2) + IX(1); }
 """
     (entry,) = text.entries(source)
-    body = extents.inlined(source, entry)
+    body = inlined.body(source, entry)
     assert "x[((((f(w, 1)) + (N + 2) *" in body and "x[(N * w + 3)]" in body
     assert "no_index(2)" in body and "IX(1)" in body, "neither an expression nor its arguments"
     assert (extents.border(body, "N"), extents.factors(body, ["N", "w"])) == (2, 2)
@@ -134,7 +142,7 @@ __global__ void k(float* x, int w, int h)
 }
 """
     (entry,) = text.entries(source)
-    assert extents.inlined(source, entry) == entry.body
+    assert inlined.body(source, entry) == entry.body
 
 
 @pytest.mark.parametrize(

@@ -392,6 +392,17 @@ def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
     assert "[128]" in compiled(tmp_path, f"{declared}{source}").ptx
 
 
+def test_a_header_of_the_files_own_may_be_called_as_those_of_cuda(tmp_path: Path, lib: Path) -> None:
+    """What leads to the driver's functions goes without what else stands in it."""
+    (lib / "cuda.h").write_text("int cuInit(int);\n")
+    (tmp_path / "cudaSquare.h").write_text(
+        "#include <cuda.h>\n__device__ int square(int x) { return x * x; }\n"
+    )
+    source = '#include "cudaSquare.h"\n__global__ void k(int* x) { *x = square(*x); }\n'
+    assert compiled(tmp_path, source).warnings == "Host code is left out: <cuda.h>"
+    assert "squared" in refused(tmp_path, source.replace("square(", "squared(")).log
+
+
 # -- texts
 
 

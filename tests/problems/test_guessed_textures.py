@@ -17,8 +17,8 @@ from harness.kernels.cpp.host import samplers, values
 from harness.kernels.expr import Expr
 from harness.launch import emulated, kernel
 from harness.launch.builds import Built
-from harness.problems.guessed import images, textures
 from harness.problems.guessed.arguments import problem_of
+from harness.problems.guessed.pictures import images, textures
 from harness.problems.protocol import Image
 from harness.support.cache import Cache
 

@@ -54,6 +54,15 @@ STAGED = """__global__ void staged(const float* in, float* out, float alpha, int
   }
 }
 """
+PITCHED = """#define PITCH 1024
+__global__ void pitched(const float* x, float* y, int rows, int cols) {
+  int c = blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y * blockDim.y + threadIdx.y;
+  float sum = 0;
+  if (c < cols)
+    for (int r = 0; r < rows; r++) sum += x[r * PITCH + c];
+  if (c < cols && i < rows) y[i * cols + c] = sum;
+}
+"""
 
 
 def check(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
@@ -72,8 +81,10 @@ def check(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
         (NORM, "--grid 64,1,1 --block 256,1,1 -a x=16384 -a y=16384", "y[row * DIM", "y[row * DIM + 1"),
         (BOTH, "-a c=2000", "i < whole", "i <= whole"),
         (STAGED, "-a in=256000 -a out=256000", "b < batches", "b <= batches"),
+        (PITCHED, "-a x=64576 -a y=4096", "r < rows", "r <= rows"),
+        (PITCHED, "-a x=64576 -a y=4096", "  if (c < cols)\n    for", "  if (c <= cols)\n    for"),
     ],
-    ids=["planes", "guard", "rows", "norm", "sum", "blocks"],
+    ids=["planes", "guard", "rows", "norm", "sum", "blocks", "pitch", "columns"],
 )
 def test_a_buffer_is_as_long_as_its_kernel_goes(
     tmp_path: Path, source: str, said: str, right: str, wrong: str

@@ -288,7 +288,7 @@ def test_a_fault_that_real_contents_hide_is_found(tmp_path: Path) -> None:
     rows, _ = check(tmp_path, hidden)
     assert rows["use"] == "reference"
     never = HOST.replace("at[i] = i;", "at[i] = 0;").replace(
-        "y[at[i]] = i;", "y[i] = i;\n  if (i < n && at[i] > 2)\n    y[i + n] = at[i];"
+        "y[at[i]] = i;", "y[i] = i;\n  if (i < n && at[i] > 2)\n    y[i + n / 2] = at[i];"
     )
     assert check(tmp_path, never)[0]["use"] == "FAILED"
     racy = HOST.replace("y[at[i]] = i;", "y[at[i] / 2] = i;").replace("at[i] = i;", "at[i] = 2 * i % n;")

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp.host import launches
+from harness.kernels.expr import Expr
 from harness.problems.guessed import sizes
 
 XY = "int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;"
@@ -258,3 +259,17 @@ def test_strides(body: str, found: dict[str, int]) -> None:
     one = entry(body, "float* a, " + ", ".join(f"int {n}" for n in names))
     apart, pitches, _ = sizes.strides(one, names, {"a": ("f4", 1)}, 64, {})
     assert apart | pitches == found and pitches.keys() <= {"pitch"}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("for (int r = 0; r < 12; r++) a[(blockIdx.x * 12 + r) * cols + c] = 0;", {"rows": 72}),
+        ("for (int r = 0; r < 12; r++) if (blockIdx.x * 12 + r < rows) a[r * cols] = 0;", {}),
+    ],
+    ids=["no guard", "guard"],
+)
+def test_rows_that_nothing_guards_fill_the_blocks_that_cover_them(body: str, found: dict[str, int]) -> None:
+    grid = [Expr.parse("(rows + 12 - 1) // 12"), Expr.parse("cols * rows")]
+    assert sizes.covered(grid, [128], entry(body), {"rows": 64, "cols": 64}) == found
+    assert not sizes.covered(grid, [32, 12], entry(body), {"rows": 64, "cols": 64})  # a row for each thread

@@ -34,6 +34,12 @@
 #define CUDA_KERNEL_ASSERT(x) assert(x)
 #endif
 
+template <typename T>
+__host__ __device__ __forceinline__ T THCCeilDiv(T a, T b)
+{
+    return (a + b - 1) / b;
+}
+
 namespace c10 {
 
 #ifdef HARNESS_SIXTEEN_BITS

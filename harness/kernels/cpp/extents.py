@@ -12,16 +12,17 @@ from harness.kernels.cpp.host.values import Values
 
 _WIDEST = 16  # elements that belong together
 _MOST = 4096  # elements of a thread
+_PLANES = (
+    re.compile(r"(?:(?P<number>\d)\s*\*\s*)?(?P<size>[A-Za-z_]\w*)\s*\+\s*(?P<i>[A-Za-z_]\w*)"),
+    re.compile(r"(?P<i>[A-Za-z_]\w*)\s*\+\s*(?:(?P<number>\d)\s*\*\s*)?(?P<size>[A-Za-z_]\w*)"),
+)
+_PAIR = re.compile(r"2\s*\*\s*([A-Za-z_]\w*)\s*\+\s*1")
 _FAR = 8  # cells of a border
+_OWN = re.compile(r"(?:\A|[;{}])\s*(?:const\s+)?[\w:]+\s+([A-Za-z_]\w*)\s*\[\s*(\w+)\s*\]\s*[;=]")  # own[8];
 _FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _SET = re.compile(r"\b(\w+)\s*(?:\+=|=(?!=))(?=\s*([^;{}]*))")  # also by +=
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
-_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)\(([\w\s,]*)\)((?:\\\n|[^\n])*)$", re.MULTILINE)
-_FUNCTION = re.compile(  # no `if (i >= n) { return; }`
-    r"\b(?!(?:if|while|for|switch)\b)(\w+)\s*\(([^(){};]*)\)\s*(?:const\s*)?\{\s*return\b([^;{}]*);\s*\}"
-)
-_ROUNDS, _LONGEST = 4, 50_000  # macros in each other, and characters of a body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,7 @@ def width(body: str, pointer: str, values: Values) -> int:
         factors = [left or right for place in places for left, right in times.findall(place)]
         known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
         together += [n for literal, n in known if 1 + literal < n <= _MOST]
+    together += _planes(indices, body)
     together += _in_blocks(indices, [*indices, *_offsets(body, pointer)], body, values)
     return max(together, default=1)
 
@@ -151,6 +153,29 @@ def _looped(indices: Sequence[str], body: str, values: Values) -> Iterator[int]:
                 yield values.number(at[1]) or 1
 
 
+def _planes(indices: Sequence[str], body: str) -> Iterator[int]:
+    """Yield how many planes of n an array has with ``x[n + i]`` or ``x[i + 2 * n]``, 2 with ``x[2 * i + 1]``.
+
+    So it is where ``i < n``, or i is read from a buffer, and for planes only where there is ``x[i]``, too:
+    ``x[i + n]`` alone goes too far.
+    """
+    changed, plain = {name for name, _ in _ASSIGNED.findall(body)}, {index.strip() for index in indices}
+    for index in plain:
+        for at in filter(None, (pattern.fullmatch(index) for pattern in _PLANES)):
+            read = at["i"] in plain and re.search(rf"\b{at['i']}\s*=\s*\w+\s*\[", body)
+            known = read or (at["i"] in plain and at["size"] in _ends(body, at["i"]))
+            if at["size"] not in changed and known:
+                yield int(at["number"] or 1) + 1
+        if (pair := _PAIR.fullmatch(index)) and _ends(body, pair[1]) - changed:
+            yield 2
+
+
+def _ends(body: str, name: str) -> set[str]:
+    """Return the names below which a variable stays, or the one that it is a copy of."""
+    same = "|".join({name, *re.findall(rf"\b{name}\s*=\s*([A-Za-z_]\w*)\s*[;,]", body)})
+    return {*re.findall(rf"\b(?:{same})\s*(?:<|>=)\s*([A-Za-z_]\w*)\b(?!\s*[-+*/>])", body)}
+
+
 def _flat_pairs(body: str, given: Mapping[str, str]) -> Iterator[str]:
     """Yield the variables that are twice an index of several dimensions: ``e = 2 * i``, of complex numbers.
 
@@ -200,11 +225,19 @@ def shared(body: str, values: Values) -> Iterator[tuple[str, int]]:
             yield name, number
 
 
+def _arrays(body: str, values: Values) -> Iterator[tuple[str, int]]:
+    """Yield the arrays of a block or thread of one dimension whose elements are known, with their number."""
+    yield from shared(body, values)
+    for name, length in _OWN.findall(body):
+        if number := values.number(length):
+            yield name, number
+
+
 def room(body: str, size: str, values: Values) -> int | None:
-    """Return the least elements of the shared arrays that a loop up to a size goes through; None of none."""
+    """Return the least elements of the own arrays that a loop up to a size goes through; None of none."""
     ends = re.findall(rf"\b(\w+)\s*<\s*{size}\s*;", body)
     filled = (
-        n for name, n in shared(body, values) for i in ends if re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body)
+        n for name, n in _arrays(body, values) for i in ends if re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body)
     )
     return min(filled, default=None)
 
@@ -218,11 +251,13 @@ def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
 def offset(body: str, name: str) -> bool:
     """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else.
 
-    That from which others are taken is a size: ``x[n - 1 - i]``.
+    That from which others are taken is a size, ``x[n - 1 - i]``. An ``i += offset`` is called so.
     """
     word = rf"\b{re.escape(name)}\b"
     added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])")
     rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), body)
+    if re.fullmatch(r"(?i:\w*(?:offset|begin|first|base)\w*)", name):
+        rest = re.sub(rf"\+=\s*{word}\s*;|=\s*\w+\s*\+\s*{word}\s*[;,]", ";", rest)
     return bool(re.search(word, body)) and not re.search(word, rest)
 
 
@@ -268,51 +303,3 @@ def border(body: str, size: str) -> int:
     more = rf"\(\s*{re.escape(size)}\s*\+\s*(\d)\s*\)"
     found = re.findall(rf"{more}\s*\*|\*\s*{more}", body)
     return max((n for pair in found if (n := int("".join(pair))) <= _FAR), default=0)
-
-
-def inlined(source: str, entry: text.Entry, *, functions: bool = True) -> str:
-    """Return the body of a kernel with the expressions that it calls for in their place.
-
-    What ``x[IX(i, j)]`` multiplies is known where ``#define IX(i, j) ((i) + (N + 2) * (j))`` is read, too.
-    So it is of ``x[flat(i, j, width)]`` where a device function returns an expression; not so without
-    `functions`.
-    """
-    known = _expressions(source, functions)
-    found = entry.body
-    for _ in range(_ROUNDS):
-        if (more := _once(found, known)) == found or len(more) > _LONGEST:
-            break
-        found = more
-    return found
-
-
-def _expressions(source: str, functions: bool) -> dict[str, tuple[list[str], str]]:
-    """Return (parameters, expression) of macros, and of functions of one line, by their names."""
-    found = {}
-    macros, plain = text.COMMENT.sub(" ", source), text.blank(source) if functions else ""
-    for name, given, expression in (*_MACRO.findall(macros), *_FUNCTION.findall(plain)):
-        parameters = [words[-1] for p in text.split(given) if (words := re.findall(r"\w+", p))]
-        whole = expression.replace("\\\n", " ").strip()
-        if not re.search(r"[;{}=]", whole):
-            found[name] = parameters, f"({whole})"
-    return found
-
-
-def _once(body: str, known: dict[str, tuple[list[str], str]]) -> str:
-    """Return a body with the expressions of its outermost calls."""
-    parts: list[str] = []
-    done = 0
-    for at in re.finditer(r"\b(\w+)\s*\(", body):
-        if at.start() < done or at[1] not in known or (closed := text.closing(body, at.end() - 1)) < 0:
-            continue
-        parameters, expression = known[at[1]]
-        given = text.split(body[at.end() : closed])
-        if len(given) == len(parameters):
-            parts += body[done : at.start()], _with(expression, dict(zip(parameters, given, strict=True)))
-            done = closed + 1
-    return "".join([*parts, body[done:]])
-
-
-def _with(expression: str, given: dict[str, str]) -> str:
-    """Return an expression with other words for some of its names."""
-    return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), expression)

@@ -15,7 +15,7 @@ from harness.kernels import text
 from harness.kernels.cpp import calls, conditions, extents
 from harness.kernels.cpp.host import deduced, frames, launches, tiles
 from harness.kernels.cpp.host.values import Values, constants
-from harness.kernels.cpp.source import lambdas
+from harness.kernels.cpp.source import inlined, lambdas
 from harness.kernels.expr import Expr, ExprError
 
 _FEW = 16  # what is no size beside larger numbers
@@ -145,8 +145,8 @@ def read(entry: text.Entry, source: str) -> text.Entry:
 
     Its dimensions are those of its indices, also where a macro or a function that it calls has them.
     """
-    own = replace(entry, body=extents.inlined(source, entry, functions=False))
-    return replace(calls.with_called(own, (source,)), body=extents.inlined(source, entry))
+    own = replace(entry, body=inlined.body(source, entry, functions=False))
+    return replace(calls.with_called(own, (source,)), body=inlined.body(source, entry))
 
 
 def _asks_its_block(source: str, entry: text.Entry) -> bool:

@@ -38,7 +38,7 @@ ACCESSORS = "tensor_accessors.h"  # stands in for those of PyTorch, in files tha
 DEVICE = "tensor_device.h"  # stands in for what else device code takes of PyTorch
 _OF_DEVICE = re.compile(
     r"\b(CUDA_KERNEL_(?:LOOP(?:_TYPE)?|ASSERT)|gpuAtomicAdd(?:NoReturn)?|GPU_LAMBDA|WARP_(?:SHFL(?:_\w+)?|BALLOT)"
-    r"|C10_(?:WARP_SIZE|(?:HOST_)?DEVICE|LAUNCH_BOUNDS_\d|RESTRICT|ALWAYS_INLINE)|opmath_type|acc_type|OpMathType"
+    r"|THCCeilDiv|C10_(?:WARP_SIZE|(?:HOST_)?DEVICE|LAUNCH_BOUNDS_\d|RESTRICT|ALWAYS_INLINE)|opmath_type|acc_type|OpMathType"
     r"|(?:at|c10)::(?:Half|BFloat16)|c10::cuda::compat)\b"
 )
 _GIVEN = re.compile(

@@ -6,6 +6,7 @@ their place in an index, is compared with their size or is a copy of such a vari
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.kernels.cpp import elements
+from harness.kernels.cpp.host import allocations
+from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values, value_at
+from harness.kernels.expr import Expr, ExprError
 
 MEMBERS = ("elements", "extents", "steps")  # of the stand-in for PyTorch's own, tensor_accessors.h
 _INDEX = re.compile(r"\b(threadIdx|blockIdx|blockDim|gridDim)\s*\.\s*([xyz])\b")
@@ -33,6 +37,7 @@ _ANEW = r"[;{{}})]\s*{0}\s*=(?!=)"
 _DIVIDED = r"\b{0}\s*(?:/|%|>>)"  # and not rounded up, (n + 15) / 16
 _REST = re.compile(r".*%\s*(\w+)", re.DOTALL)
 _COUNTED = re.compile(r"\b(\w+)\s*=\s*\d+\s*;\s*\1\s*[<!]")
+_ALONE = re.compile(r"\A\(*(\w+)\)*\Z")
 _ROUNDS = 3  # rows of rows
 
 
@@ -50,6 +55,7 @@ class Said:
     counted: variables that loops count from a number
     divided: True where a size is, as into tiles of which it may have to be a multiple
     sure: False where an index is set anew or read from a buffer
+    told: what host code says of dimensions and parameters, in terms of others, ``2 * r + 1``
     """
 
     group: Mapping[str, int]
@@ -63,6 +69,7 @@ class Said:
     counted: frozenset[str]
     divided: bool
     sure: bool
+    told: Mapping[str, str]
 
     def alike(self, name: str) -> set[str]:
         """Return all that is alike, a name itself among it."""
@@ -85,8 +92,40 @@ def rank(kind: elements.Type | None) -> int:
     return int(kind["extents"].shape[0])
 
 
-def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: Values) -> Said:
-    """Return what a body says of accessors with these `ranks`, beside parameters that are `integers`."""
+def told(launched: Launch | None, names: Sequence[str], ranks: Mapping[str, int]) -> dict[str, str]:
+    """Return what host code says of the dimensions of accessors, and of the other parameters `names`."""
+    if launched is None:
+        return {}
+    words, found = dict[str, str](), dict[str, str]()
+    for argument, tensor, name in zip(launched.arguments, launched.tensors, names, strict=False):
+        given = allocations.extents(tensor) if name in ranks else (argument,)
+        for d, word in enumerate(given[: ranks.get(name, 1)]):
+            words.setdefault(word, f"{name}__{d}" if name in ranks else name)
+    for name, shape, size in zip(names, launched.shapes, launched.sizes, strict=False):
+        for d, extent in enumerate(shape[: ranks.get(name, 0)]):
+            found[f"{name}__{d}"] = extent
+        if name not in ranks:
+            found[name] = size
+    known = {*words.values(), "min", "max"}
+    found = {n: " ".join(e.split()) for n, e in found.items()}
+    found = {n: _WORD.sub(lambda w: words.get(w[0], w[0]), _ALONE.sub(r"\1", e)) for n, e in found.items()}
+    return {n: e for n, e in found.items() if _readable(e) and {*_WORD.findall(e)} <= known - {n}}
+
+
+def _readable(written: str) -> bool:
+    """Return True for an expression that can be evaluated, which ``a < b ? a : b`` cannot."""
+    with contextlib.suppress(ExprError):
+        return bool(written and Expr.parse(written))
+    return False
+
+
+def read(
+    body: str, ranks: Mapping[str, int], integers: Sequence[str], values: Values, told: Mapping[str, str]
+) -> Said:
+    """Return what a body says of accessors with these `ranks`, beside parameters that are `integers`.
+
+    What host code has `told` to be another dimension is alike, unless the text takes columns for rows then.
+    """
     plain = _plain(body, ranks)
     known = {f"{name}__{d}" for name, n in ranks.items() for d in range(n)} | {*integers}
     defined = {name: value for name, value in _once(plain).items() if name not in known}
@@ -120,9 +159,10 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
                 groups.join(name, other)
         elif number is not None and number > 1 and sign != "==":
             numbers[name] = max(numbers.get(name, 0), number + (sign in ("<=", ">")))
-        elif number is None and "*" in other:
+        elif number is None and ("*" in other or {*_words(defined.get(other, ""))} & {*integers}):
             products[name] = other
             compared |= {*_words(other)} & known
+    groups.add({name: other for name, other in told.items() if {name, other} <= known})
     return Said(
         group=groups.numbers(known),
         least=least,
@@ -135,6 +175,7 @@ def read(body: str, ranks: Mapping[str, int], integers: Sequence[str], values: V
         counted=frozenset(_COUNTED.findall(plain)),
         divided=any(re.search(_DIVIDED.format(name), plain) for name in known),
         sure=not any("[" in defined.get(v, "") or re.search(_ANEW.format(v), plain) for v in indexed),
+        told=told,
     )
 
 
@@ -228,6 +269,20 @@ class _Groups:
         self._above[one] = self._above.get(one, one)
         self._above[other] = self._above.get(other, other)
         self._above[self._first(one)] = self._first(other)
+
+    def add(self, alike: Mapping[str, str]) -> None:
+        """Join names with those that they are told to be alike to."""
+        for name, other in alike.items():
+            if not self._clash(name, other):
+                self.join(name, other)
+
+    def _clash(self, one: str, other: str) -> bool:
+        """Return True where an accessor has a dimension among what is alike to either, and they differ."""
+        both = [self._first(name) for name in (one, other)]
+        of_each = (
+            {_accessor(n) for n in self._above if n and self._first(n) == first} - {""} for first in both
+        )
+        return both[0] != both[1] and not set.isdisjoint(*of_each)
 
     def numbers(self, names: Iterable[str]) -> dict[str, int]:
         """Return the number of the group of each name that is known, and of `names`."""

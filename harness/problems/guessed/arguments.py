@@ -29,13 +29,12 @@ from harness.problems.guessed import (
     allocated,
     contents,
     dimensions,
-    images,
     pointed,
     sizes,
-    textures,
     variables,
 )
 from harness.problems.guessed.buffers import Parameters
+from harness.problems.guessed.pictures import images, textures
 from harness.problems.protocol import Argument
 
 _OBJECT = (
@@ -66,7 +65,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     constants = variables.of(kernel, calls.reached(texts, entry.body))
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
-    axes = max(entry.dimensions, len(kernel.block))
+    axes, block = max(entry.dimensions, len(kernel.block)), [e({}) for e in kernel.block]
     maps, made = _maps(kernel, host, entry, texts, constants.names), samplers.of(host, entry, kernel.entry)
     pictures = images.of(textures.whole(texts, entry, kernel.entry), entry, texts, made)
     types: dict[str, Any] = {n: part.kind for n, part in constants.arrays.items()} | {
@@ -77,23 +76,25 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     }
     entry = constants.added(entry)
     values, pointers = pointed.divided(entry, maps, types, pictures.used)
-    shaped = dimensions.of(entry, types, [e({}) for e in kernel.block], numbers)
+    shaped = dimensions.of(entry, types, block, numbers, launches.told(host, kernel.entry))
     given = [p for p in values if p.name not in shaped.ranks]
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
     allocations = guesses.allocated(host, entry, kernel.entry)
     fixed |= constants.numbers(launched, entry, types, whole, exact=bool(allocations))
     layouts = sizes.layouts(entry, whole := [n for n in whole if n not in fixed])
     depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual, layouts)
-    threads = math.prod(e({}) for e in kernel.block)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
-        host, entry, kernel.entry, threads
+        host, entry, kernel.entry, math.prod(block)
     )
     apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts)
     told = inside | apart | pitches | shaped.steps(whole)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
-    usual = sizes.usual(entry, whole, size, threads, numbers) | {n: boxed[n] for n in whole if n in boxed}
+    usual = sizes.usual(entry, whole, size, math.prod(block), numbers) | {
+        n: boxed[n] for n in whole if n in boxed
+    }
     from_host = allocated.apart(layouts, types, whole) | allocated.lengths(launched, entry, types, whole)
+    usual |= sizes.covered(kernel.grid if depth > 1 else (), block, entry, usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
     usual |= shaped.totals(whole, {}, fixed | usual)
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
@@ -118,7 +119,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         lengths=from_host, constants=[*constants.arrays], launched=launched, several=several,
         ties=functors.tied(host, entry, launched),
         depth=depth, size=size, grid=kernel.grid,
-        entry=entry, numbers=numbers, threads=threads if len(kernel.block) == 1 else 0,
+        entry=entry, numbers=numbers, threads=block[0] if len(block) == 1 else 0,
+        parts=list(contents.parts(body, [*map(shaped.called, names)], shaped.widths(), numbers)),
         strides=list(apart), pitches=list(pitches), derived=derived,
         changed=[p.name for p in pointers if not p.const or p.name in maps], dimensions=shaped,
         images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),

@@ -24,7 +24,7 @@ from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
 from harness.problems.guessed import contents, pointed, reach
 from harness.problems.guessed.dimensions import Dimensions
-from harness.problems.guessed.images import Images
+from harness.problems.guessed.pictures.images import Images
 from harness.problems.protocol import Axes
 
 _LONGEST = 2**28  # elements of a guess
@@ -45,6 +45,7 @@ class Parameters:
     numbers: those to which the text gives names
     threads: of a block of one dimension, else 0
     images: its textures and surfaces
+    parts: where parts of buffers begin, and where they end (True) or how long they are
     strides, pitches: what leads from one item to the next, and from one row in bytes
     dimensions: of PyTorch's accessors, whose buffers are as long as these say
     constants: the pointers that are arrays in constant memory, and no operands
@@ -74,6 +75,7 @@ class Parameters:
     pitches: Sequence[str]
     images: Images
     dimensions: Dimensions
+    parts: Sequence[tuple[contents.Column, contents.Column, bool]]
     constants: Sequence[str] = ()
     launched: Launch | None = None
     ties: Mapping[str, Sequence[str | int | None]] = field(default_factory=dict)
@@ -209,5 +211,26 @@ class Parameters:
                     x[...] = np.resize(rng.permutation(min(most, np.iinfo(x.dtype).max)), len(x))
                 if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
                     x[...] = np.array(first).astype(x.dtype)
-                made[name] = np.sort(x, axis=0) if held.begins else x
+                if held.summed and first is None and x.dtype.kind in "iu" and x.ndim == 1:  # up to a size
+                    x[:least] = np.diff(np.sort(x[:least]), prepend=x.dtype.type(0))
+                    x[least:] = 0
+                if held.begins:
+                    x = np.sort(x, axis=0)
+                    if x.dtype.kind in "iu" and x.ndim == 1:  # the last row ends where what it leads to does
+                        x[-1] = min(most, np.iinfo(x.dtype).max)
+                made[name] = x
+        self._divide(made, least, rng)
         return made | self.images.drawn(sizes, rng, least)
+
+    def _divide(self, made: Mapping[str, NDArray[Any]], least: int, rng: np.random.Generator) -> None:
+        """Let what `parts` says divide all of a buffer, whose length is at least `least`."""
+        named = {self.dimensions.called(name): x for name, x in made.items()}
+        for begin, end, until in self.parts:
+            columns = [at.of(x) for at in (begin, end) if (x := named.get(at.pointer)) is not None]
+            if len(columns) < 2 or any(x.dtype.kind not in "iu" or x.ndim > 1 for x in columns):
+                continue
+            rows = min(map(len, columns))
+            most = min(least, *(np.iinfo(x.dtype).max for x in columns))
+            bounds = np.sort(rng.integers(0, most + 1, rows + 1))
+            bounds[-1] = most
+            columns[0][:rows], columns[1][:rows] = bounds[:-1], bounds[1:] if until else np.diff(bounds)

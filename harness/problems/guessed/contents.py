@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
 
 from harness.kernels import text
 from harness.kernels.cpp.host.values import Values
@@ -13,7 +16,10 @@ _NAP = r"__nanosleep\([^()]*\);"
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
 _WRITTEN = re.compile(r"([^;{}=]+?)\s*(?<![<>!=])(?:[-+*/|&^]|<<|>>)?=(?!=)")
 
+_READ = re.compile(r"\s*(?:\([\w\s]+\)\s*)?([A-Za-z_]\w*)((?:\s*\[[^][]*\])+)\s*(?:,|\Z)")
+_COLUMN = re.compile(r"(?:.*\*\s*(\w+)\s*(?:\+\s*(\d+)\s*)?|([^*]*))", re.DOTALL)
 _DEEPEST = 2  # variables in each other
+_WIDEST = 16  # columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +30,20 @@ class Held:
     counts: int | None = None
     targets: bool = False
     into: frozenset[str] = frozenset()
+    summed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a buffer: every `width`-th element from `place`."""
+
+    pointer: str
+    place: int
+    width: int
+
+    def of(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Return its elements, a view."""
+        return x[self.place :: self.width]
 
 
 def of(body: str, name: str, values: Values, source: str = "", others: Sequence[str] = ()) -> Held:
@@ -36,7 +56,63 @@ def of(body: str, name: str, values: Values, source: str = "", others: Sequence[
         counts=_first([counts(b, n, values) for b, n in ((body, name), *_passed(source, body, name))]),
         targets=targets(body, name),
         into=frozenset(into(body, name, others)),
+        summed=summed(body, name),
     )
+
+
+def parts(
+    body: str, pointers: Sequence[str], widths: Mapping[str, int], values: Values
+) -> Iterator[tuple[Column, Column, bool]]:
+    """Yield where parts of a buffer begin, and how long each is, or where it ends, which is True.
+
+    So it is with ``for (i = 0; i < length[r]; i++) sum += x[begin[r] + i]``, and with two columns of one
+    buffer, ``rays[r * 3 + 1]`` and ``rays[r * 3 + 2]``. `widths` are the last dimensions of accessors.
+    """
+    read = {n: at for n, value in _ASSIGNED.findall(body) if (at := _column(value, pointers, widths, values))}
+    order = [*read]
+    for last, end in read.items():
+        found = [n for n, begin in read.items() if begin != end and _begins_part(body, n, last, order)]
+        until = [n for n in found if re.search(_until(n, last), body)]
+        yield from ((read[n], end, n in until) for n in (until or found)[:1])
+
+
+def _until(first: str, last: str) -> str:
+    """Return the pattern of a loop from `first` to `last`."""
+    return rf"\b(\w+)\s*=\s*{first}\b[^;{{}}]*;\s*\1\s*<\s*{last}\b"
+
+
+def _begins_part(body: str, first: str, last: str, order: Sequence[str]) -> bool:
+    """Return True where a loop goes from `first` to `last`, or goes so far and adds `first` to places.
+
+    Of a sum of both the one that comes first in the `order` of reading is the beginning.
+    """
+    counted = {*re.findall(rf"\b(\w+)\s*<\s*{last}\b", body)}
+    moved = rf"\w\s*\+=?\s*{first}\s*[*+;]" if counted else r"(?!)"
+    names = "|".join(counted | ({last} if order.index(first) < order.index(last) else set())) or r"(?!)"
+    added = rf"\b{first}\s*\+\s*(?:{names})\b|\b(?:{names})\s*\+\s*{first}\b"
+    return bool(re.search(rf"{_until(first, last)}|{added}|{moved}", body))
+
+
+def _column(value: str, pointers: Sequence[str], widths: Mapping[str, int], values: Values) -> Column | None:
+    """Return what of a buffer a variable has that begins with a value; None where it has nothing of one."""
+    at = _READ.match(value)
+    if at is None or at[1] not in pointers:
+        return None
+    *rows, index = re.findall(r"\[([^][]*)\]", at[2])
+    if rows:
+        place, width = values.number(index), widths.get(at[1], 0)
+    else:
+        factor = _COLUMN.fullmatch(index.strip())
+        place = int(factor[2] or 0) if factor else None
+        width = (values.number(factor[1]) or 0 if factor[1] else 1) if factor else 0
+    known = place is not None and place < width <= _WIDEST
+    return Column(pointer=at[1], place=place or 0, width=width) if known else None
+
+
+def summed(body: str, pointer: str) -> bool:
+    """Return True where a body adds up what a pointer holds to know a place, as of the batches before one."""
+    sums = set(re.findall(rf"\b(\w+)\s*\+=\s*{re.escape(pointer)}\s*\[", body))
+    return any(re.search(rf"\[[^][;]*\b{n}\b|\+=?\s*{n}\s*[*;)]|<=?\s*{n}\b", body) for n in sums)
 
 
 def into(body: str, pointer: str, others: Sequence[str]) -> Iterator[str]:

@@ -51,16 +51,20 @@ class Reach:
         """Return True where the indices of a pointer explain that a kernel goes as far as so many elements.
 
         They do where that is a product of a size, or of the blocks along an axis of items, and factors of the
-        indices, each of them once; and where it is a sum of two sizes. Of a kernel without `sizes` it is one
-        of the blocks along any axis. `given` are parameters that are no sizes.
+        indices, each of them once; where it is a sum of two sizes; and where it is the end of the last row of
+        a size, with a factor from one row to the next, ``(rows - 1) * PITCH + columns``. Of a kernel without
+        `sizes` it is one of the blocks along any axis. `given` are parameters that are no sizes.
         """
         known = {**self.values, **sizes, **given}
         by = [n for name in self.factors.get(pointer, ()) if (n := known.get(name, 0)) > 1]
         blocks = [n for axis, n in zip("xyz", grid, strict=False) if axis in self.items or not sizes]
         first = {n for n in (*sizes.values(), *blocks) if n > 1}
+        rows = {n for n in sizes.values() if n > 1}
         sums = (sizes[a] + sizes[b] for a, b in self.sums.get(pointer, ()))
         return elements <= _LONGEST and (
-            any(elements % n == 0 and _product(elements // n, by) for n in first) or elements in sums
+            any(elements % n == 0 and _product(elements // n, by) for n in first)
+            or elements in sums
+            or any(elements == (a - 1) * k + b for a in rows for b in rows for k in by if k > b)
         )
 
 

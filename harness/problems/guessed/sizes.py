@@ -107,6 +107,26 @@ def usual(
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
 
 
+def covered(
+    grid: Sequence[Expr], block: Sequence[int], entry: text.Entry, usual: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the sizes that a text compares with nothing, each as long as the blocks that cover it go.
+
+    The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole.
+    """
+    compared, found = {*re.findall(_COMPARED, entry.body)}, dict[str, int]()
+    for blocks in grid:
+        name = next(iter(blocks.names), "")
+        if len(blocks.names) > 1 or name not in usual or name in compared:
+            continue
+        with contextlib.suppress(ExprError, ValueError):
+            counts = [blocks({name: usual[name] + more}) for more in range(2 * usual[name])]
+            last, after = (counts.index(counts[0] + more) for more in (1, 2))
+            if after - last not in block:  # one for each thread may want a guard
+                found[name] = usual[name] + last - 1
+    return found
+
+
 def derived(launched: Launch | None, entry: text.Entry, whole: Sequence[str]) -> dict[str, Expr]:
     """Return the sizes that host code computes from others of a launch, ``n / 2`` or ``rows * cols``."""
     names, found = [p.name for p in entry.parameters], dict[str, Expr]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.kernels import text
@@ -31,6 +31,8 @@ _CAST_OFF = re.compile(
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LONGEST = 100  # characters of a function's name, and of what is between it and its parameters
 _HEAD = 300  # characters of what stands before a function's body, such as what its members begin with
+_ACCESSOR = re.compile(r"(\w+)\s*\.\s*(?:generic_)?packed_accessor")
+_DIMENSIONS = 6  # of a tensor, at most
 _CALLERS = 2  # functions in each other that pass what the outermost has allocated
 _CALLS = 8  # of a function that are looked at
 
@@ -69,6 +71,38 @@ def _found(plain: str) -> Iterator[Allocation]:
             yield Allocation(place=at.start(), name=at[1], bytes=f"{numbers[at[1]]} * sizeof(*{at[1]})")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """Hold what a text makes at a place for a name: a tensor of these `extents`, or one `like` another."""
+
+    place: int
+    name: str
+    extents: tuple[str, ...]
+    like: str
+
+
+def tensors(plain: str) -> list[Tensor]:
+    """Return the tensors that a blank text makes, in its order."""
+    found = _TENSOR.finditer(plain)
+    return [
+        Tensor(place=at.start(), name=at[1], extents=tuple(text.split(at[3] or "")), like=at[2] or "")
+        for at in found
+    ]
+
+
+def extents(tensor: str) -> tuple[str, ...]:
+    """Return the names that `values.sized` gives the extents of a tensor."""
+    return tuple(f"{tensor}_size_{d}_" for d in range(_DIMENSIONS))
+
+
+def accessed(arguments: Sequence[str], texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the tensors whose accessors are among the arguments of a launch, by these.
+
+    One may have a name, of which `texts` have what it is.
+    """
+    return {a: at[1] for a in arguments if (at := _ACCESSOR.match(texts.get(a, a)))}
+
+
 def name(argument: str) -> str:
     """Return the name of what a launch is given: ``x`` of ``(float*)x`` and of ``x.data_ptr<float>()``."""
     pointer = _POINTER.fullmatch(uncast(argument))
@@ -97,6 +131,7 @@ class Allocated:
     ) -> None:
         self._plain, self._functions, self._given, self._known_at = plain, functions, given, known_at
         self.made = [(one, known_at(one.place)) for one in of(plain)]
+        self._tensors = tensors(plain)
 
     def at(self, place: int, arguments: Sequence[str], callers: int = _CALLERS) -> dict[str, str]:
         """Return by name what is allocated at a place, in terms of the `arguments` that are given there.
@@ -114,6 +149,21 @@ class Allocated:
                 if len(lengths) == 1:
                     found.setdefault(parameter, lengths.pop())
         return found
+
+    def shape(self, place: int, tensor: str, names: Collection[str]) -> tuple[str, ...]:
+        """Return the extents of a tensor that its function has made before a place, in terms of `names`.
+
+        Those of others are "". None are returned where another function made it, or only one of two branches.
+        """
+        opened = self._around(place)[1]
+        made = [one for one in self._tensors if opened < one.place < place and one.name == tensor]
+        if not made or re.search(r"\belse\b", self._plain[made[0].place : made[-1].place]):
+            return ()
+        last = made[-1]
+        if last.like:
+            return self.shape(last.place, last.like, names) or extents(last.like)
+        known = self._known_at(last.place)
+        return tuple(known.over(extent, names) for extent in last.extents)
 
     def _around(self, place: int) -> tuple[int, int, int, tuple[str, ...]]:
         """Return the function that a place is in, as `values.bodies` has it."""

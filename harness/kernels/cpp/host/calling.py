@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from harness.kernels import text
 from harness.kernels.cpp.host import values
@@ -19,21 +20,24 @@ _LISTED = re.compile(r"\bcudaLaunch(?:Cooperative)?Kernel(ExC)?\s*(\()")
 _FUNCTION = re.compile(
     r"(?:\([^()]*\)|\w+_cast\s*<[^<>]*>\s*\()?\s*&?\s*([A-Za-z_][\w:]*)\s*(<[^;{}()]*>)?\s*\)?", re.DOTALL
 )
+_POINTER = re.compile(r"\b([A-Za-z_]\w*)(?:\s*\)\s*\([^;{}()]*\))?\s*=(?!=)")
 _ARGUMENTS = re.compile(r"\s*\(((?:[^;{}]|\{(?:[^;{}]|\{[^;{}]{0,100}\}){0,200}\}){0,500}?)\)\s*;")
+_KEPT = 4  # texts: of a file with hundreds of kernels each asks for all launches
 Called = tuple[int, str, str, str, tuple[str, str, str]]
 
 
-def calls(plain: str) -> list[Called]:
+@functools.lru_cache(maxsize=_KEPT)
+def calls(plain: str) -> tuple[Called, ...]:
     """Return (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
-    found = list[Called]()
+    found, pointers = list[Called](), {*_POINTER.findall(plain)}
     for at in _LAUNCH.finditer(plain):
         grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
         passed = _ARGUMENTS.match(plain, at.end())
-        kernel = _pointed(plain[: at.start()], at[1], at[2] or "")
+        kernel = _pointed(plain[: at.start()], at[1], at[2] or "", pointers)
         found.append((at.start(), *kernel, passed[1] if passed else "", (grid, block, shared)))
     for at in _CONFIGURED.finditer(plain):
         before = plain[: at.start()]
-        kernel = _pointed(before, at[2], at[3] or "")
+        kernel = _pointed(before, at[2], at[3] or "", pointers)
         found.append((at.start(), *kernel, at[4], _configured(before, at[1])))
     for at in _LISTED.finditer(plain):
         given = text.split(plain[at.end() : text.closing(plain, at.start(2))])
@@ -45,20 +49,20 @@ def calls(plain: str) -> list[Called]:
         else:
             continue
         if named := _FUNCTION.fullmatch(function):
-            kernel, arguments = _pointed(before, named[1], named[2] or ""), _listed(before, listed)
+            kernel, arguments = _pointed(before, named[1], named[2] or "", pointers), _listed(before, listed)
             found.append((at.start(), *kernel, arguments, launch))
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def ends(plain: str) -> list[tuple[int, str, int, bool, str]]:
     """Return (place, kernel, end of the arguments, whether there are none, what an address begins with)."""
-    found = list[tuple[int, str, int, bool, str]]()
+    found, pointers = list[tuple[int, str, int, bool, str]](), {*_POINTER.findall(plain)}
     for at in _LAUNCH.finditer(plain):
         if passed := _ARGUMENTS.match(plain, at.end()):
-            kernel, _ = _pointed(plain[: at.start()], at[1], at[2] or "")
+            kernel, _ = _pointed(plain[: at.start()], at[1], at[2] or "", pointers)
             found.append((at.start(), kernel, passed.end(1), not passed[1].strip(), ""))
     for at in _CONFIGURED.finditer(plain):
-        kernel, _ = _pointed(plain[: at.start()], at[2], at[3] or "")
+        kernel, _ = _pointed(plain[: at.start()], at[2], at[3] or "", pointers)
         found.append((at.start(), kernel, at.end(4), False, ""))
     for at in _LISTED.finditer(plain):
         given = text.split(plain[at.end() : text.closing(plain, at.start(2))])
@@ -67,7 +71,7 @@ def ends(plain: str) -> list[tuple[int, str, int, bool, str]]:
             (given[1], given[2]) if at[1] and len(given) == 3 else (*given[:1], *given[3:4], "", "")[:2]
         )
         if (named := _FUNCTION.fullmatch(function)) and (lists := [*_lists(before, listed)]):
-            kernel, _ = _pointed(before, named[1], named[2] or "")
+            kernel, _ = _pointed(before, named[1], named[2] or "", pointers)
             found.append((at.start(), kernel, lists[-1].end(1), not lists[-1][1].strip(), "&"))
     return found
 
@@ -85,13 +89,11 @@ def _configured(before: str, name: str) -> tuple[str, str, str]:
     return grid, block, shared
 
 
-def _pointed(before: str, name: str, template: str) -> tuple[str, str]:
-    """Return the kernel and its template arguments that a name means: ``auto kernel = &k<64>;``."""
-    given = (
-        re.findall(rf"\b{name}(?:\s*\)\s*\([^;{{}}()]*\))?\s*=(?!=)([^;{{}}]*);", before)
-        if not template
-        else []
-    )
+def _pointed(before: str, name: str, template: str, pointers: Collection[str]) -> tuple[str, str]:
+    """Return the kernel and template arguments of a name, which may be one of `pointers`: ``f = &k<64>;``."""
+    if template or name not in pointers:
+        return name, template
+    given = re.findall(rf"\b{name}(?:\s*\)\s*\([^;{{}}()]*\))?\s*=(?!=)([^;{{}}]*);", before)
     value = "".join(given[-1:])
     chosen = re.sub(r"\A[^?]*\?\s*([^:?]*(?:::[^:?]*)*):(?!:).*", r"\1", value, flags=re.DOTALL).strip()
     function = _FUNCTION.fullmatch(chosen)

@@ -20,6 +20,7 @@ _CAST = re.compile(
 )
 UNKNOWN = "?"  # what a pack is that has something
 _DEEPEST, _MOST = 3, 8  # functions in each other, and instances of one launch
+_NEAR, _LONGEST = 20_000, 300  # characters before a launch, and of a function's name
 _bodies = functools.lru_cache(maxsize=1)(values.bodies)
 
 
@@ -76,12 +77,15 @@ def _types(plain: str, written: str, place: int, *, pointer: bool, depth: int = 
             return passed
     star = r"[*\s]*\*\s*(?:__restrict__\s*)?" if pointer else r"\s+"
     declared = rf"([A-Za-z_][\w:]*(?:\s*<[^;(){{}}]{{0,100}}>)?){star}{written}\s*[;,=({{)]"
-    if not (found := list(re.finditer(declared, plain[:place]))):
+    near, begin = max(0, place - _NEAR), 0  # the last one counts, and a file may have hundreds of kernels
+    if found := list(re.finditer(declared, plain[near:place])):
+        begin = near
+    elif not (found := list(re.finditer(declared, plain[:place]))):
         more = rf"([A-Za-z_]\w*)\s*\*[^;(){{}}]{{0,300}}\*\s*{written}\s*[;,=]" if pointer else "(?!)"
         found = list(re.finditer(more, plain[:place]))
     if found and found[-1][1] == "auto":
-        value = values.value_at(plain, found[-1].end())
-        return _types(plain, value, found[-1].start(), pointer=pointer, depth=depth + 1)
+        value = values.value_at(plain, begin + found[-1].end())
+        return _types(plain, value, begin + found[-1].start(), pointer=pointer, depth=depth + 1)
     return [found[-1][1].strip()] if found else []
 
 
@@ -96,7 +100,7 @@ def _calls(plain: str, name: str, begin: int, opened: int) -> Iterator[tuple[int
 
     That is done once for each caller that passes something else; `name` is a pattern.
     """
-    function = re.search(r"(\w+)\s*\Z", plain[:begin])
+    function = re.search(r"(\w+)\s*\Z", plain[max(0, begin - _LONGEST) : begin])
     parameters = text.split(plain[begin + 1 : plain.rfind(")", begin, opened)])
     index = next((i for i, p in enumerate(parameters) if re.search(rf"{name}\s*\Z", p)), None)
     if function is None or index is None:
@@ -104,7 +108,7 @@ def _calls(plain: str, name: str, begin: int, opened: int) -> Iterator[tuple[int
     seen = set[tuple[int, str]]()
     for call in re.finditer(rf"\b{function[1]}\s*(?:<[^;(){{}}]*>)?\s*\(", plain):
         closed = text.closing(plain, call.end() - 1)
-        given = text.split(plain[call.end() : closed]) if call.start() != function.start() else []
+        given = text.split(plain[call.end() : closed]) if call.end() - 1 != begin else []
         caller = next((f[0] for f in _bodies(plain) if f[1] < call.start() < f[2]), 0)
         if index < len(given) and (caller, given[index]) not in seen:
             seen.add((caller, given[index]))

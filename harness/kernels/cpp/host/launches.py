@@ -55,6 +55,8 @@ class Launch:
     says of each argument, None where that is no number; of one that a loop around the launch counts it is an
     early one, ``1`` of ``for (int k = 0; k < n; k++)``. `derived` is each argument in terms of the others,
     ``half`` of ``int half = n / 2``, "" where it is not.
+    `tensors` are those whose accessors are passed, "" for other arguments, `shapes` their extents in terms of
+    the arguments and each other's, `allocations.extents`, and `sizes` each argument in terms of the latter.
     """
 
     entry: str
@@ -70,6 +72,9 @@ class Launch:
     room: str = field(default="", compare=False)
     numbers: tuple[int | None, ...] = field(default=(), compare=False)
     derived: tuple[str, ...] = field(default=(), compare=False)
+    tensors: tuple[str, ...] = field(default=(), compare=False)
+    shapes: tuple[tuple[str, ...], ...] = field(default=(), compare=False)
+    sizes: tuple[str, ...] = field(default=(), compare=False)
 
     def over(self, parameters: Sequence[str], written: Sequence[str]) -> list[str]:
         """Return `blocks` or `lengths` in terms of a kernel's parameters, in place of what they are given."""
@@ -130,7 +135,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
     for place, name, template, passed, launch in calling.calls(plain):
-        known = known_at(place)
+        known = here = known_at(place)
         grid, block, shared = launch
         instance = _DECLTYPE.sub(functools.partial(_declared, plain[:place]), template)
         named = known.arguments(instance, types | known.types) or not instance
@@ -141,6 +146,10 @@ def _launches(source: str) -> tuple[Launch, ...]:
         held = {name: size for at, name, size in sizes if at < place}
         arguments = tuple(map(values.uncast, text.split(passed)))
         lengths = allocated.at(place, arguments)
+        tensors = allocations.accessed(arguments, here.texts)
+        extents = {word for tensor in tensors.values() for word in allocations.extents(tensor)}
+        words = extents | {argument for argument in arguments if argument.isidentifier()}
+        shapes = {argument: allocated.shape(place, tensor, words) for argument, tensor in tensors.items()}
         around = ((name, first, more) for begin, end, name, first, more in loops if begin < place < end)
         early = {  # but of a size, by which the grid is scaled
             name: number + more
@@ -161,10 +170,20 @@ def _launches(source: str) -> tuple[Launch, ...]:
                 lengths=tuple(lengths.get(allocations.name(argument), "") for argument in arguments),
                 threads=known.among(arguments, block),
                 numbers=tuple(early.get(argument, known.number(argument)) for argument in arguments),
-                derived=tuple(known.derived(argument, arguments) for argument in arguments),
+                derived=tuple(_derived(known, argument, arguments) for argument in arguments),
+                tensors=tuple(tensors.get(argument, "") for argument in arguments),
+                shapes=tuple(shapes.get(argument, ()) for argument in arguments),
+                sizes=tuple(here.over(argument, extents) for argument in arguments),
             )
         )
     return tuple(found)
+
+
+def _derived(known: values.Values, written: str, arguments: Sequence[str]) -> str:
+    """Return one of some arguments in terms of the others, "" where it does not follow from them."""
+    others = {name for name in arguments if name != written and name.isidentifier()}
+    found = known.over(known.texts.get(written, written), others)
+    return found if re.search(r"[-+*/]", found) and not others.isdisjoint(_WORD.findall(found)) else ""
 
 
 def _declared(before: str, decltype: re.Match[str]) -> str:
@@ -195,6 +214,7 @@ def _instance(plain: str, parameters: int) -> tuple[int, dict[str, str]]:
     return call.start(), dict(zip(names, text.split(call[1]), strict=False))
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def given_types(plain: str) -> dict[str, str]:
     """Return what template arguments of a blank text mean: its classes, and what templates are given."""
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
@@ -260,6 +280,11 @@ def of(source: str, entry: str) -> Launch | None:
     found = [launch for launch in _alike(source, entry) if launch.block and math.prod(launch.block) <= _MOST]
     same = [launch for launch in found if _alone(launch.entry) == _alone(entry)]
     return next(iter(same or found), None)
+
+
+def told(source: str, entry: str) -> Launch | None:
+    """Return the first launch of a kernel that says what a tensor's extents are, of whatever block."""
+    return next((one for one in _alike(source, entry) if any(one.shapes) or any(one.sizes)), None)
 
 
 def too_large(source: str, entry: str) -> Launch | None:

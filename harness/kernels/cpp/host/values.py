@@ -19,7 +19,7 @@ _VECTOR = re.compile(r"(\w+)\s*(?:\((.*)\)|=\s*(\w+))", re.DOTALL)
 _RESIZED = re.compile(r"\b(\w+)\s*\.\s*resize\s*\(")
 _BEGIN = re.compile(r"(\w+)\s*\.\s*c?begin\s*\(\s*\)")
 _ALIAS = re.compile(r"\btypedef\s+([\w ]+?)\s+(\w+)\s*;|\busing\s+(\w+)\s*=\s*([\w ]+?)\s*;")
-_SIZE = re.compile(r"\b(\w+)\.size\(\)")
+_SIZE = re.compile(r"\b(\w+)\.size\((\d?)\)")
 _SET = re.compile(r"\b([A-Za-z_]\w*\.[xyz])\s*=(?!=)\s*([^;]{1,100});")
 _DECLARED = re.compile(r"(\w+)\s*=?\s*(?:dim3\b)?(.*)", re.DOTALL)
 _MADE = re.compile(r"dim3\s*[({](.*)[)}]\Z", re.DOTALL)
@@ -87,8 +87,8 @@ def defined(source: str) -> dict[str, str]:
 
 
 def sized(plain: str) -> str:
-    """Return a text with a name in place of the number of a vector's elements, as long: ``x.size()``."""
-    return _SIZE.sub(r"\1_size__", plain)
+    """Return a text with a name in place of a vector's ``x.size()`` or a tensor's ``x.size(0)``, as long."""
+    return _SIZE.sub(r"\1_size_\2_", plain)
 
 
 def vectors(plain: str) -> Iterator[tuple[int, str, str]]:
@@ -246,11 +246,9 @@ class Values:
                 given.setdefault(value, []).append(name)
         return {value: largest(called) for value, called in given.items()} | names
 
-    def derived(self, written: str, arguments: Sequence[str]) -> str:
-        """Return one of some arguments in terms of the others, "" where it does not follow from them."""
-        others = {name for name in arguments if name != written and name.isidentifier()}
-        found = self._expanded(self.texts.get(written, written), others, _DEEPEST, up=False) or ""
-        return found if re.search(r"[-+*/]", found) and not others.isdisjoint(_WORD.findall(found)) else ""
+    def over(self, written: str, names: Collection[str]) -> str:
+        """Return an expression in terms of `names` and numbers, "" where it does not follow from them."""
+        return self._expanded(written, names, _DEEPEST, up=False) or ""
 
     def length(self, written: str, arguments: Mapping[str, str]) -> str:
         """Return bytes as an expression over arguments, by their other names, and sizes of types.

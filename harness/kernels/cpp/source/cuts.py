@@ -21,6 +21,7 @@ _FRAMEWORK = re.compile(
     r"|(?:complex|ctype|errno|fenv|inttypes|locale|signal|stdarg|stdbool|time)\.h"
     r"|(?:nvml|nvToolsExt|nccl|curand|cu(?:blas|dnn|fft|sparse|solver|til)\w*)\.h"
 )
+_DRIVERS = re.compile(r"cuda(?:Typedefs|Profiler\w*|E?GL\w*|VDPAU\w*|D3D\w*)\.h")  # and no cudaImage.h
 _HOSTED = re.compile(r"<<\s*<|\bmain\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _DEVICE = "__(?:global|device|constant|shared|managed)__"
@@ -207,6 +208,6 @@ def _leads(file: str, name: str) -> bool:
     """
     library, own = (re.match(r"[a-z]*", Path(path).name) for path in (file, name))
     same = library and own and library[0] == own[0] and len(own[0]) > 2 and own[0] != "cuda"
-    driver = Path(file).name == "cuda.h" and re.fullmatch(r"cuda[A-Z]\w*\.h", name)
+    driver = Path(file).name == "cuda.h" and _DRIVERS.fullmatch(name)
     folder = name.partition("/")[0] if "/" in name else ""
     return file.endswith(f"/{name}") or bool(folder and f"/{folder}/" in file) or bool(same or driver)

@@ -44,9 +44,14 @@ def expanded(source: str, plain: str) -> str:
 
 
 def meant(source: str, call: str) -> str:
-    """Return what a call of a macro of a text stands for, ``ACCESSOR(float, 2)``; itself if it is none."""
+    """Return what a call of a macro of a text stands for, ``ACCESSOR(float, 2)``; itself if it is none.
+
+    One without parentheses stands for an instance of a template, ``Accessor<float, 2>``.
+    """
     name = _WORD.match(call)
     given, known = list[str](), _defined(source).get(name[0], []) if name else []
+    if name and known and known[-1].parameters is None and call == name[0] and "<" in known[-1].body:
+        return known[-1].body
     if not known or not name or _arguments(call, name.end(), given) != len(call):
         return call
     return known[-1].called(given)

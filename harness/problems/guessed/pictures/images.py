@@ -23,7 +23,7 @@ from harness.kernels.cpp.host import values
 from harness.kernels.cpp.host.samplers import Made
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
-from harness.problems.guessed import textures
+from harness.problems.guessed.pictures import textures
 from harness.problems.protocol import Argument, Image
 
 _MOST = 2**24  # texels
