@@ -40,7 +40,7 @@ SAID = {  # of sizes, grids and clusters
     "tf32": "--grid 4,4,1 --block 256,1,1",
     "tickets": "--grid 4,1,1 --block 160,1,1",
 }
-QUICK = ("halves", "histogram", "queue")
+QUICK = ("halves",)
 needs_cccl = pytest.mark.skipif(
     not any((folder / "cuda/barrier").is_file() for folder in includes.libraries()), reason="needs CCCL"
 )
