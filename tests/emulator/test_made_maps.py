@@ -51,6 +51,12 @@ REPLACED = r"tensormap\.replace\.tile\.{}\S+ \[ %rd\d+ \+ 0 \], {}[^;]*;"
         (REPLACED.format("rank", "0x1"), "", "TMA misuse", "a tensor map of 0 extents, and 2 indices"),
         (r"(swizzle_mode\S+ \[ %rd\d+ \+ 0 \], )0x3", r"\g<1>0x2", "TMA misuse", "a swizzle of 64"),
         (r"@%p\d+ tensormap\.cp_fenceproxy[^;]*;", "", "TMA misuse", "are no tensor map"),
+        (
+            r"@%p\d+ fence\.proxy\.tensormap[^;]*;",
+            "",
+            "missing proxy fence",
+            "a tensor map that the kernel has",
+        ),
         (r"bar\.warp\.sync[^;]*;", "", "RAW hazard", "global_smem at byte 4"),
     ],
 )

@@ -14,6 +14,7 @@ from harness.emulator.hopper.mbarrier import each
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.phases import Mbarrier, arrive, find
+from harness.emulator.hopper.tma.made import acquire
 from harness.emulator.hopper.wgmma.warpgroup import converged
 from harness.emulator.instructions.cp_async import land_later
 from harness.emulator.instructions.warp import active, ballot, named_lanes, unwarp
@@ -30,6 +31,8 @@ def fence(decoder: Decoder, ins: Instruction) -> Run:
     The former orders accesses through different proxies, the latter makes the thread's initialised mbarriers
     visible to the async proxy and to other blocks.
     """
+    if "tensormap::generic" in ins.opcode and "acquire" in ins.opcode:
+        return acquire(decoder, ins)
     init = "mbarrier_init" in ins.opcode
     shared = "async" in ins.opcode and "global" not in ins.opcode
     far = "async" in ins.opcode and not any(part.startswith("shared") for part in ins.opcode)

@@ -172,6 +172,9 @@ def _map(group: Group, ins: Instruction, pointer: int, rank: int) -> tensormap.M
     if what:
         misuse(group, ins, what, kind="TMA misuse")
         return None
+    if group.batch.first not in group.launch.made_maps.get(pointer, {group.batch.first}):
+        what = "a tensor map that the kernel has made, with no fence.proxy.tensormap of the block since then"
+        misuse(group, ins, what, kind="missing proxy fence")
     return found
 
 

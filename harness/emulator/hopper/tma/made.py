@@ -14,10 +14,10 @@ import numpy as np
 
 from harness.emulator.access import Place, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
-from harness.emulator.group import BITS_OF, Group
+from harness.emulator.group import BITS_OF, Group, spread
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.instructions.predicates import broadcast_mask
-from harness.emulator.numbers.values import Lanes, mask_of, shift
+from harness.emulator.numbers.values import Integer, Lanes, mask_of, shift
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.touches import READ, WRITE
 
@@ -68,6 +68,8 @@ def _replace(decoder: Decoder, ins: Instruction, name: str) -> Run:
         store(group, found, size, values)
         begins = place(group, ins, space, shift(base, offset), where, 8)
         store(group, begins, 8, [np.frombuffer(tensormap.MAGIC, BITS_OF[8])[0]])
+        if begins.space == "global":
+            _made(group, shift(base, offset), where)
 
     return run
 
@@ -90,6 +92,27 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
             target = place(group, ins, "global", shift(base, offset + begin), one, 8)
             observe(group, ins, target, WRITE, 8, [value])
             store(group, target, 8, [value])
+        base, offset = into(group)
+        _made(group, shift(base, offset), one)
+
+    return run
+
+
+def _made(group: Group, address: Integer, where: Lanes) -> None:
+    """Note that a map in global memory is another one: TMA sees it behind a fence of its proxy only."""
+    for found in np.unique(spread(address, group.shape)[broadcast_mask(where, group.shape)]).tolist():
+        group.launch.made_maps[found] = set()
+
+
+def acquire(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``fence.proxy.tensormap::generic.acquire``: the block has what is at an address now."""
+    read = decoder.address(ins, ins.operands[0])
+
+    def run(group: Group, where: Lanes) -> None:
+        base, offset = read(group)
+        places = spread(shift(base, offset), group.shape)[broadcast_mask(where, group.shape)]
+        for found in np.unique(places).tolist():
+            group.launch.made_maps.get(found, set()).add(group.batch.first)
 
     return run
 
