@@ -112,9 +112,7 @@ class Launch:
         self.counter = Counter(entry.instructions, [s.flops for s in code.steps], widths) if count else None
         self.asynchronous, self.grain = code.asynchronous, code.grain
         self.cluster = cluster
-        self.made_maps: dict[
-            int, set[int]
-        ] = {}  # by address of a map that the kernel makes: blocks with a fence
+        self.made_maps = dict[int, set[int]]()  # by address of a map of the kernel's: blocks with a fence
         waits = schedule.delays and code.waits and not code.asynchronous and grid != (1, 1, 1)
         self.delays = Delays(self, schedule.letting) if waits else None
         self.hazards: HazardWatch | Watch | None = None
