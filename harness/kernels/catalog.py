@@ -167,6 +167,7 @@ def _guessed(source: str, path: Path, entry: str, include: tuple[str, ...], alon
         title="",
         entry=entry,
         problem=spec.GUESSED,
+        min_arch=decompiled.target(source, path),
         block=tuple(map(Expr.parse, guess.block)),
         tile=tuple(map(Expr.parse, guess.tile)),
         grid=guess.grid,

@@ -145,8 +145,9 @@ def block(source: str, path: Path) -> tuple[str, str, int]:
     body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
     opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
     if not opens:
-        nothing = path.suffix == ".cu" and not has_front_matter(source) and not entries(source)
-        declared = "no definition of a __global__" if _GLOBAL.search(blank(source)) else "no __global__"
+        nothing = not has_front_matter(source) and not (path.suffix == ".cu" and entries(source))
+        kind = ".entry" if path.suffix == ".ptx" else "__global__"
+        declared = f"no {'definition of a ' * bool(_GLOBAL.search(blank(source)))}{kind}"
         raise SpecError(
             f"no front matter{f', and {declared} function to guess it from' if nothing else ''}",
             where=str(path),
@@ -266,9 +267,8 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
 
 def dimensions(body: str, index: str) -> int:
     """Return 2 or 3 where a body uses the y or z of an index, else 1."""
-    return max(
-        [1, *(n for n, axis in ((2, "y"), (3, "z")) if re.search(rf"\b{index}\s*\.\s*{axis}\b", body))]
-    )
+    used = (n for n, axis in ((2, "y"), (3, "z")) if re.search(rf"\b{index}\s*\.\s*{axis}\b", body))
+    return max([1, *used])
 
 
 def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:

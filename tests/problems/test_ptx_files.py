@@ -111,6 +111,19 @@ def test_a_block_that_ptx_does_not_tell_is_asked_for(shared_rows: Path) -> None:
     assert code == 1 and "out of bounds" in output  # of shared memory
 
 
+def test_what_cannot_be_checked_says_why(tmp_path: Path) -> None:
+    newer = edited(tmp_path, "add", "sm_90a", "sm_100a")
+    code, output = check(newer)
+    assert code == 2 and "needs sm_100a" in output and "--arch sm_100a" in output
+    assert check(newer, "--arch", "sm_100a")[0] == 0
+    for text in ("", ".version 8.0\n.target sm_80\n.address_size 64\n"):
+        (path := tmp_path / "none.ptx").write_text(text)
+        code, output = check(path)
+        assert code == 2 and "no front matter, and no .entry function to guess it from" in output
+    code, output = check(edited(tmp_path, "add", r"(?s)\n[^\n]*bra.*|\n[^\n]*\bret;.*", ""))
+    assert code == 1 and "does not assemble" in output
+
+
 def test_a_struct_is_refused_by_its_size(tmp_path: Path) -> None:
     path = tmp_path / "whole.ptx"
     path.write_text(

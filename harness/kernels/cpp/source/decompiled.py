@@ -53,6 +53,14 @@ def of(source: str, path: Path) -> str:
     return cpp(source) if path.suffix == ".ptx" else source
 
 
+def target(source: str, path: Path) -> str:
+    """Return the least architecture that a file is for: the target of PTX."""
+    found = (
+        re.search(r"^\s*\.target\s+(sm_\d+[af]?)", source, re.MULTILINE) if path.suffix == ".ptx" else None
+    )
+    return found[1] if found else "sm_75"
+
+
 @functools.lru_cache(maxsize=8)
 def cpp(ptx: str) -> str:
     """Return the kernels of a PTX text in C++. What it only declares is left out."""
