@@ -18,7 +18,6 @@ from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
-from harness.problems.guessed import reach
 
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
 # missing guard shows. With more than three dimensions an array has up to so many elements.
@@ -48,14 +47,40 @@ def layouts(entry: text.Entry, whole: Sequence[str]) -> dict[str, list[str]]:
     """
     compared = {*re.findall(_COMPARED, entry.body)}
     free = [name for name in whole if _CALLED.fullmatch(name) and name not in compared]
-    used = {p.name: {*reach.factors(entry.body, p.name)} for p in entry.parameters if p.pointer and free}
+    used = {p.name: _together(entry.body, p.name, free) for p in entry.parameters if p.pointer and free}
     found = {pointer: [name for name in free if name in names] for pointer, names in used.items()}
     alone = {p: [""] * _side_by_side(entry.body, p, names) for p, names in found.items() if len(names) > 1}
     return {pointer: [*found[pointer], *last] for pointer, last in alone.items()}
 
 
+def _together(body: str, pointer: str, strides: Sequence[str]) -> frozenset[str]:
+    """Return the strides that multiply in one index of a pointer, and in what it is made of: the most.
+
+    A variable that is set several times is one of these values, not all of them.
+    """
+    known, one = extents.assigned(body), "|".join(strides)
+    factor = re.compile(rf"\b({one})\s*\*|\*\s*({one})\b")
+
+    def each(written: str, depth: int) -> set[frozenset[str]]:
+        found = {frozenset(name for names in factor.findall(written) for name in names if name)}
+        names = {*re.findall(r"[A-Za-z_]\w*", written)} & known.keys() if depth else set[str]()
+        for name in names:
+            more = {inner for value in known[name] for inner in each(value, depth - 1)}
+            found = {outer | inner for outer in found for inner in more}
+        return found
+
+    return max(
+        (s for place in extents.places(body, pointer) for s in each(place, _DEPTH)),
+        key=len,
+        default=frozenset(),
+    )
+
+
 def _side_by_side(body: str, pointer: str, strides: Sequence[str]) -> bool:
-    """Return True where what is added in an index of a pointer has no stride, nor what it is made of."""
+    """Return True where what is added in an index of a pointer has no stride, nor what it is made of.
+
+    So may be what is added behind a place that is handed on, ``f(x + i * stride)``.
+    """
     known = extents.assigned(body)
     of_stride = re.compile(rf"\b(?:{'|'.join(strides)})\b")
 
@@ -64,7 +89,8 @@ def _side_by_side(body: str, pointer: str, strides: Sequence[str]) -> bool:
         return bool(of_stride.search(part)) or (depth > 0 and any(strided(v, depth - 1) for v in made))
 
     parts = (part for place in extents.places(body, pointer) for part in _summands(place))
-    return any(re.search(r"[A-Za-z_]", part) and not strided(part, _DEPTH) for part in parts)
+    handed = re.search(rf"\b{re.escape(pointer)}\s*\+(?!=)", body)
+    return bool(handed) or any(re.search(r"[A-Za-z_]", p) and not strided(p, _DEPTH) for p in parts)
 
 
 def _summands(place: str) -> list[str]:
@@ -292,7 +318,10 @@ def ragged(
     unequal = {
         n: least + more for n, more in zip(dict.fromkeys(map(same.get, ordered)), _APART, strict=False)
     }
-    close = [dict.fromkeys(usual, least) | _inside(layouts, least)] if layouts else []
+    tight = layouts and not any(
+        "" in names for names in layouts.values()
+    )  # else how long a row is, is not said
+    close = [dict.fromkeys(usual, least) | _inside(layouts, least)] if tight else []
     return [*close, {n: unequal.get(same[n], max(unequal.values())) for n in usual}]
 
 
