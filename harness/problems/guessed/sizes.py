@@ -40,13 +40,15 @@ _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
 _DEPTH = 3  # variables in each other
 
 
-def layouts(entry: text.Entry, whole: Sequence[str]) -> dict[str, list[str]]:
+def layouts(entry: text.Entry, whole: Sequence[str], launched: Launch | None) -> dict[str, list[str]]:
     """Return by pointer the strides that its indices have, where there are two or more: ``i * stride_m +
     j * stride_n``. They stand in the order of the parameters, the outermost first, and "" behind them where
-    an index is added as it is, ``i * stride_b + j * stride_m + k``.
+    an index is added as it is, ``i * stride_b + j * stride_m + k``. Those that host code computes are not
+    among them.
     """
     compared = {*re.findall(_COMPARED, entry.body)}
-    free = [name for name in whole if _CALLED.fullmatch(name) and name not in compared]
+    known = compared | derived(launched, entry, whole).keys()
+    free = [name for name in whole if _CALLED.fullmatch(name) and name not in known]
     used = {p.name: _together(entry.body, p.name, free) for p in entry.parameters if p.pointer and free}
     found = {pointer: [name for name in free if name in names] for pointer, names in used.items()}
     alone = {p: [""] * _side_by_side(entry.body, p, names) for p, names in found.items() if len(names) > 1}
