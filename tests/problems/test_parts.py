@@ -55,6 +55,15 @@ __global__ void batches(const float* x, const int* count, float* y, int batches,
     y[r] = x[r] - x[own];
 }}
 """
+PLACES = """
+__global__ void places(const float* x, const int* count, float* y, int rows, int n)
+{
+    int r = blockIdx.x * blockDim.x + threadIdx.x, at = 0;
+    if (r >= rows) return;
+    for (int k = 0; k < r; k++) at += count[k];
+    for (int i = 0; i < count[r]; i++) if (at + i < n) y[at + i] = x[at + i];
+}
+"""
 ROWS = f"""
 __global__ void rows(const int* begin, const int* column, const float* x, float* y, int n)
 {{
@@ -82,9 +91,10 @@ def checked(folder: Path, source: str) -> tuple[int, str]:
         pytest.param(COLUMNS, "weight += place;", "", marks=pytest.mark.slow),
         (ROWS, "k < begin", "k <= begin"),
         pytest.param(ENDS, "k < b", "k <= b", marks=pytest.mark.slow),
+        (PLACES, "x[at + i];", "x[at + i + 1];"),
         pytest.param(BATCHES, "x[own];", "x[own - 1];", marks=pytest.mark.slow),
     ],
-    ids=["lengths", "columns", "place", "rows", "ends", "batches"],
+    ids=["lengths", "columns", "place", "rows", "ends", "places", "batches"],
 )
 def test_parts_are_apart_and_end_where_their_buffer_does(
     tmp_path: Path, source: str, old: str, new: str

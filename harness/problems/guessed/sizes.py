@@ -34,6 +34,7 @@ _WHOLE = re.compile(  # what takes several elements at once
     r"\b(?:u?(?:char|short|int|long|longlong)[234]|float[234]|double[24]|half2|__half2|(?:__)?nv_bfloat162"
     r"|reinterpret_cast|wmma|mma|asm|__shfl\w*|cooperative_groups|cg|cp_async\w*|__pipeline\w*|CUtensorMap)\b"
 )
+_READ = re.compile(r"\w+\s*\[(?:[^][]|\[[^][]*\])*\]|(?<=[=(,+])\s*\*\s*\w+")  # x[at[i]], *p
 _COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za-z_]\w*)\b"
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
@@ -48,10 +49,25 @@ def layouts(entry: text.Entry, whole: Sequence[str]) -> dict[str, list[str]]:
     """
     compared = {*re.findall(_COMPARED, entry.body)}
     free = [name for name in whole if _CALLED.fullmatch(name) and name not in compared]
+    free = [name for name in free if not _multiplied(entry.body, name)]
     used = {p.name: {*reach.factors(entry.body, p.name)} for p in entry.parameters if p.pointer and free}
     found = {pointer: [name for name in free if name in names] for pointer, names in used.items()}
     alone = {p: [""] * _side_by_side(entry.body, p, names) for p, names in found.items() if len(names) > 1}
     return {pointer: [*found[pointer], *last] for pointer, last in alone.items()}
+
+
+def _multiplied(body: str, stride: str) -> bool:
+    """Return True where what a stride makes is multiplied again: ``iy = oy * stride + i`` in ``iy * width``.
+
+    That is how far a filter goes, in rows, and no step in memory.
+    """
+    made, known = {stride}, extents.assigned(_READ.sub(" ", body))
+    for _ in range(_DEPTH):
+        words = re.compile(rf"\b(?:{'|'.join(made)})\b")
+        made |= {name for name, values in known.items() if any(map(words.search, values))}
+    again = "|".join([*(rf"\b{name}\b" for name in made - {stride}), rf"\([^()]*\b{stride}\b[^()]*\)"])
+    places = re.sub(r"\w+\s*\[", "[", body)  # what a row that begins there holds may be multiplied
+    return bool(re.search(rf"(?:{again})\s*\*\s*[A-Za-z_(]|[\w)]\s*\*\s*(?:{again})(?!\s*=)", places))
 
 
 def _side_by_side(body: str, pointer: str, strides: Sequence[str]) -> bool:
@@ -96,12 +112,23 @@ def each(
 
 
 def usual(
-    entry: text.Entry, whole: Sequence[str], size: int, threads: int, numbers: Values
+    entry: text.Entry,
+    whole: Sequence[str],
+    size: int,
+    threads: int,
+    numbers: Values,
+    launched: Launch | None,
 ) -> dict[str, int]:
-    """Return what each of the sizes `whole` is by default: `size`, or what the text makes of it."""
+    """Return what each of the sizes `whole` is by default: `size`, or what the text makes of it.
+
+    What host code gives, `launched`, is not cut to the room of an array: one with less is too small.
+    """
     parts = divided(entry, threads, numbers)
     found = {n: math.ceil(size / parts.get(n, 1)) * parts.get(n, 1) for n in whole}
-    found |= {n: min(found[n], most) for n in whole if (most := extents.room(entry.body, n, numbers))}
+    given = zip((p.name for p in entry.parameters), launched.numbers if launched else (), strict=False)
+    host = {name: number or 0 for name, number in given}
+    rooms = {n: most for n in whole if (most := extents.room(entry.body, n, numbers))}
+    found |= {n: min(found[n], most) for n, most in rooms.items() if host.get(n, 0) <= most}
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
@@ -292,8 +319,9 @@ def ragged(
     unequal = {
         n: least + more for n, more in zip(dict.fromkeys(map(same.get, ordered)), _APART, strict=False)
     }
+    most = max(unequal.values())
     close = [dict.fromkeys(usual, least) | _inside(layouts, least)] if layouts else []
-    return [*close, {n: unequal.get(same[n], max(unequal.values())) for n in usual}]
+    return [*close, {n: unequal.get(same[n], most) for n in usual} | _inside(layouts, max(size, most))]
 
 
 def vectors(called: str) -> bool:
