@@ -112,13 +112,14 @@ def test_parts_are_apart_and_end_where_their_buffer_does(
         ("int s = p[i], m = q[i]; for (k = 0; k < m; k++) y[s + k] = 1;", [("p", 0, "q", 0, False)]),
         ("int s = p[i * 4], m = p[i * 4 + 3]; x += s * C; while (k < m) k++;", [("p", 0, "p", 3, False)]),
         ("int s = p[i], e = q[i]; for (k = s + t; k < e; k += B) y[k] = 1;", [("p", 0, "q", 0, True)]),
+        ("int s = p[2 * i], e = p[2 * i + 1]; for (k = s; k < e; k++) y[k] = 1;", [("p", 0, "p", 1, True)]),
         ("int s = p[i][1], m = p[i][2]; int e = s + m - 1;", [("p", 1, "p", 2, False)]),
         ("int s = p[i], e = p[i + 1]; for (k = s; k < e; k++) y[k] = 1;", []),
         ("int label = p[i], m = q[i]; for (k = 0; k < m; k++) y[label] += x[k];", []),
         ("int s = p[i] + 1, m = q[i]; for (k = 0; k < m; k++) y[s + k] = 1;", []),
         ("int s = p[i][j], m = p[i][2]; y[s + m] = 1;", []),
     ],
-    ids=["lengths", "columns", "ends", "accessor", "rows", "labels", "more", "unknown column"],
+    ids=["lengths", "columns", "ends", "pairs", "accessor", "rows", "labels", "more", "unknown column"],
 )
 def test_where_parts_are(body: str, expected: list[tuple[str, int, str, int, bool]]) -> None:
     found = contents.parts(body, ["p", "q"], {"p": 3}, Values({}))

@@ -296,13 +296,29 @@ STRIDED = "c[h * stride_h + i * stride_i + j] = 0;"
 def test_steps_of_a_filter_are_no_strides(body: str, found: list[str]) -> None:
     names = ["stride_h", "stride_i"]
     one = entry(body, "float* c, int stride_h, int stride_i, int width, int end")
-    assert sizes.layouts(one, names) == ({"c": found} if found else {})
+    assert sizes.layouts(one, names, None) == ({"c": found} if found else {})
+
+
+def test_strides_that_host_code_computes_are_known(tmp_path: Path) -> None:
+    guard, host = "if (h < rows && i < cols && j < more)", "int rows, int cols, int more, int h, int i"
+    kernel = f"""__global__ void k(float* c, int rows, int cols, int more, int stride_h, int stride_i) {{
+        int h = blockIdx.z, i = blockIdx.y, j = blockIdx.x * blockDim.x + threadIdx.x; {guard} {STRIDED} }}
+        void run({host}) {{ float* c; cudaMalloc(&c, rows * cols * more * sizeof(float));
+        k<<<dim3(1, cols, rows), 64>>>(c, rows, cols, more, ARGUMENTS); }}"""
+    path = tmp_path / "k.cu"
+    for given in ("cols * more, more", "h, i"):
+        path.write_text(kernel.replace("ARGUMENTS", given))
+        ran = CliRunner().invoke(main, ["check", str(path)])
+        assert ran.exit_code == 0 and "out of bounds" not in ran.output, ran.output
+    path.write_text(path.read_text().replace("j < more", "j <= more"))
+    assert "out of bounds" in CliRunner().invoke(main, ["check", str(path)]).output
 
 
 def test_strides_reach_as_far_as_unequal_sizes_do() -> None:
     one = entry(f"if (h < rows && i < cols && j < more) {STRIDED}", "float* c, int rows, int cols, int more")
     usual = dict.fromkeys(("rows", "cols", "more"), 32)
     axes = sizes.ragged(one, "", usual, 3, None, {"c": ["stride_h", "stride_i", ""]})[-1]
+    assert len(sizes.ragged(one, "", usual, 3, None, {"c": ["stride_h", "stride_i", ""]}, tight=True)) == 1
     most = max(axes[name] for name in usual)
     assert most > 32 and (axes["stride_h"], axes["stride_i"]) == (most * most, most)
 

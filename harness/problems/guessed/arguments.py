@@ -81,7 +81,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed, powers, whole = _integers(host, kernel.entry, entry, texts, given, types)
     allocations = guesses.allocated(host, entry, kernel.entry)
     fixed |= constants.numbers(launched, entry, types, whole, exact=bool(allocations))
-    layouts = sizes.layouts(entry, whole := [n for n in whole if n not in fixed])
+    layouts = sizes.layouts(entry, whole := [n for n in whole if n not in fixed], launched)
     depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual, layouts)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, math.prod(block)
@@ -147,6 +147,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             depth,
             launched,
             layouts,
+            tight=any(n in layouts and not length.names & told.keys() for n, length in from_host.items()),
         )
     )
     attributes = {

@@ -42,14 +42,16 @@ _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
 _DEPTH = 3  # variables in each other
 
 
-def layouts(entry: text.Entry, whole: Sequence[str]) -> dict[str, list[str]]:
+def layouts(entry: text.Entry, whole: Sequence[str], launched: Launch | None) -> dict[str, list[str]]:
     """Return by pointer the strides that its indices have, where there are two or more: ``i * stride_m +
     j * stride_n``. They stand in the order of the parameters, the outermost first, and "" behind them where
-    an index is added as it is, ``i * stride_b + j * stride_m + k``.
+    an index is added as it is, ``i * stride_b + j * stride_m + k``. What host code computes,
+    `launched`, is known.
     """
     compared = {*re.findall(_COMPARED, entry.body)}
     free = [name for name in whole if _CALLED.fullmatch(name) and name not in compared]
-    free = [name for name in free if not _multiplied(entry.body, name)]
+    told = derived(launched, entry, whole)
+    free = [name for name in free if name not in told and not _multiplied(entry.body, name)]
     used = {p.name: {*reach.factors(entry.body, p.name)} for p in entry.parameters if p.pointer and free}
     found = {pointer: [name for name in free if name in names] for pointer, names in used.items()}
     alone = {p: [""] * _side_by_side(entry.body, p, names) for p, names in found.items() if len(names) > 1}
@@ -280,6 +282,8 @@ def ragged(
     depth: int,
     launched: Launch | None,
     layouts: Mapping[str, Sequence[str]],
+    *,
+    tight: bool = False,
 ) -> list[dict[str, int]]:
     """Return other sizes for a text that guards its indices, no multiples of its blocks; or nothing.
 
@@ -288,7 +292,7 @@ def ragged(
     and is as long as the longest. Nothing is returned where a size may have to be a multiple: the text
     divides one or goes through one in tiles, it or what is `called` with it reads vectors, or more is known
     of one than the number that is `usual` for all. With strides of `layouts` there are equal ones, too, at
-    which the end of each row is that of the array.
+    which the end of each row is that of the array; these alone where such an array has no more room, `tight`.
     """
     loops = list(_loops(entry.body))
     compared = {*re.findall(_COMPARED, entry.body)} & usual.keys()
@@ -321,6 +325,8 @@ def ragged(
     }
     most = max(unequal.values())
     close = [dict.fromkeys(usual, least) | _inside(layouts, least)] if layouts else []
+    if tight:
+        return close
     return [*close, {n: unequal.get(same[n], most) for n in usual} | _inside(layouts, max(size, most))]
 
 
