@@ -158,8 +158,8 @@ def _guessed(source: str, path: Path, entry: str, include: tuple[str, ...], alon
     """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
     headers = tuple(includes.included(path, source, include).own.values())
     whole = decompiled.of(source, path)
-    read = text.entries(calls.seen(whole, headers).texts[0])
-    guess = guesses.of(calls.of_host(whole, headers), text.find(read, entry), entry)
+    known = text.find(text.entries(calls.seen(whole, headers).texts[0]), entry)
+    guess = guesses.of(calls.of_host(whole, headers), known, entry, ptx=path.suffix == ".ptx")
     return Kernel(
         path=path,
         source=source,

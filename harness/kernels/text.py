@@ -145,11 +145,11 @@ def block(source: str, path: Path) -> tuple[str, str, int]:
     body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
     opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
     if not opens:
-        nothing = not has_front_matter(source) and not (path.suffix == ".cu" and entries(source))
-        kind = ".entry" if path.suffix == ".ptx" else "__global__"
-        declared = f"no {'definition of a ' * bool(_GLOBAL.search(blank(source)))}{kind}"
+        cuda, declared = path.suffix == ".cu", "definition of a " * bool(_GLOBAL.search(blank(source)))
+        nothing = not has_front_matter(source) and not (entries(source) if cuda else ".entry" in source)
+        kernel = f"{declared}__global__ function" if cuda else ".entry"
         raise SpecError(
-            f"no front matter{f', and {declared} function to guess it from' if nothing else ''}",
+            f"no front matter{f', and no {kernel} to guess it from' * nothing}",
             where=str(path),
             hint=f"the file must begin with // comments that hold '// {OPEN}' ... '// {CLOSE}' "
             "with at least entry, block and tile",
@@ -157,12 +157,11 @@ def block(source: str, path: Path) -> tuple[str, str, int]:
     if len(opens) > 1:
         raise SpecError(f"a second '// {OPEN}'", where=f"{path}:{opens[1] + 1}")
     start = opens[0] + 1
-    try:
-        end = next(i for i in range(start, len(body)) if body[i].strip() == CLOSE)
-    except StopIteration:
+    end = next((i for i in range(start, len(body)) if body[i].strip() == CLOSE), 0)
+    if not end:
         raise SpecError(
             f"the front matter opened here is not closed by '// {CLOSE}'", where=f"{path}:{start}"
-        ) from None
+        )
     title = next((line.strip() for line in body[: opens[0]] if line.strip()), path.stem)
     return title, "\n".join(body[start:end]), start + 1
 

@@ -109,3 +109,19 @@ def test_a_mutated_text_is_read_or_left() -> None:
     texts = [compile_ptx(SOURCE), *(path.read_text() for path in sorted(TRITON.glob("*.ptx")))]
     known = [text.entries(decompiled.cpp(mutated(chance.choice(texts), chance))) for _ in range(60)]
     assert sum(map(bool, known)) > 45
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["and.pred %p1;", "not.pred %p1;", "setp %p1, 1, 2;", "setp.lt.and.s32 %p1, 1, 2;", "mov.u32;"],
+)
+def test_what_lacks_operands_is_left_to_the_assembler(statement: str) -> None:
+    ptx = f".visible .entry k(.param .u64 k_param_0) {{ {statement} ret; }}"
+    assert "return;" in decompiled.cpp(ptx)
+
+
+def test_a_long_copy_is_its_first_and_last_element() -> None:
+    ptx = """.visible .entry k(.param .u64 k_param_0) { ld.param.u64 %rd1, [k_param_0];
+        cp.async.bulk.shared.global [%r1], [%rd1], 65536, [%r2]; ret; }"""
+    found = decompiled.cpp(ptx)
+    assert found.count("param_0[") == 2 and "param_0[16383]" in found, found

@@ -55,6 +55,17 @@ def test_the_grid_of_host_code_in_terms_of_the_kernels_sizes(host: str, grid: li
     assert blocks(host) == grid
 
 
+def test_blocks_that_are_counted_in_tiles() -> None:
+    """Of C++ there are as many as a size has: guards show then. Triton's kernels have rows for each block."""
+    source = """__global__ void k(float* x, int n, int m) {
+        int tiles = (n + 15) / 16, row = blockIdx.x / tiles * 16 + threadIdx.y;
+        if (row < m) x[row * n + blockIdx.x % tiles * 16 + threadIdx.x] = 0;
+    }"""
+    (entry,) = text.entries(source)
+    assert not guesses.of(source, entry, "k").grid
+    assert [str(e) for e in guesses.of(source, entry, "k", ptx=True).grid] == ["1"]
+
+
 def test_blocks_that_each_have_an_item_are_no_more_than_others() -> None:
     kernel = "__global__ void k(float* x, int rows, int cols) { x[blockIdx.x * cols + threadIdx.x] = 1; }\n"
     assert blocks("k<<<rows, 32>>>(x, rows, cols);", kernel, rows=40, cols=8) == [40]

@@ -111,6 +111,9 @@ def test_a_file_without_kernels_says_so(tmp_path: Path) -> None:
     path.write_text("int x;\n")
     with pytest.raises(SpecError, match="no front matter, and no __global__ function"):
         catalog.load_each(path)
+    path.with_suffix(".ptx").write_text(".version 8.0\n")
+    with pytest.raises(SpecError, match=r"no front matter, and no \.entry to guess"):
+        catalog.load_each(path.with_suffix(".ptx"))
     path.write_text("// /// kernl\n__global__ void k() {}\n")  # meant to be front matter
     with pytest.raises(SpecError, match="no front matter\n"):
         catalog.load_each(path)

@@ -181,3 +181,21 @@ def test_a_size_in_constant_memory_can_be_given(tmp_path: Path) -> None:
     assert "-a grid_n=77" in check(tmp_path, source, "-a", "grid_n=77")[1]
     wrong = source.replace("i < grid.n", "i <= grid.n")
     assert check(tmp_path, wrong)[0] == 1 and check(tmp_path, source)[0] == 0
+
+
+MADE = """#define KERNEL __global__ void
+__constant__ int n;
+KERNEL fill(float* x) { int i = threadIdx.x; if (i < n) x[i] = 1; }
+int main() {
+  int count = 64;
+  float* x;
+  cudaMalloc(&x, 256);
+  cudaMemcpyToSymbol(n, &count, 4);
+  fill<<<1, 64>>>(x);
+}
+"""
+
+
+def test_numbers_of_a_kernel_that_a_macro_makes_stay_zero(tmp_path: Path) -> None:
+    code, said = check(tmp_path, MADE)
+    assert code == 0 and "failed" not in said, said

@@ -55,6 +55,15 @@ __global__ void batches(const float* x, const int* count, float* y, int batches,
     y[r] = x[r] - x[own];
 }}
 """
+PLACES = """
+__global__ void places(const float* x, const int* count, float* y, int rows, int n)
+{
+    int r = blockIdx.x * blockDim.x + threadIdx.x, at = 0;
+    if (r >= rows) return;
+    for (int k = 0; k < r; k++) at += count[k];
+    for (int i = 0; i < count[r]; i++) if (at + i < n) y[at + i] = x[at + i];
+}
+"""
 ROWS = f"""
 __global__ void rows(const int* begin, const int* column, const float* x, float* y, int n)
 {{
@@ -82,9 +91,10 @@ def checked(folder: Path, source: str) -> tuple[int, str]:
         pytest.param(COLUMNS, "weight += place;", "", marks=pytest.mark.slow),
         (ROWS, "k < begin", "k <= begin"),
         pytest.param(ENDS, "k < b", "k <= b", marks=pytest.mark.slow),
+        (PLACES, "x[at + i];", "x[at + i + 1];"),
         pytest.param(BATCHES, "x[own];", "x[own - 1];", marks=pytest.mark.slow),
     ],
-    ids=["lengths", "columns", "place", "rows", "ends", "batches"],
+    ids=["lengths", "columns", "place", "rows", "ends", "places", "batches"],
 )
 def test_parts_are_apart_and_end_where_their_buffer_does(
     tmp_path: Path, source: str, old: str, new: str
@@ -102,13 +112,14 @@ def test_parts_are_apart_and_end_where_their_buffer_does(
         ("int s = p[i], m = q[i]; for (k = 0; k < m; k++) y[s + k] = 1;", [("p", 0, "q", 0, False)]),
         ("int s = p[i * 4], m = p[i * 4 + 3]; x += s * C; while (k < m) k++;", [("p", 0, "p", 3, False)]),
         ("int s = p[i], e = q[i]; for (k = s + t; k < e; k += B) y[k] = 1;", [("p", 0, "q", 0, True)]),
+        ("int s = p[2 * i], e = p[2 * i + 1]; for (k = s; k < e; k++) y[k] = 1;", [("p", 0, "p", 1, True)]),
         ("int s = p[i][1], m = p[i][2]; int e = s + m - 1;", [("p", 1, "p", 2, False)]),
         ("int s = p[i], e = p[i + 1]; for (k = s; k < e; k++) y[k] = 1;", []),
         ("int label = p[i], m = q[i]; for (k = 0; k < m; k++) y[label] += x[k];", []),
         ("int s = p[i] + 1, m = q[i]; for (k = 0; k < m; k++) y[s + k] = 1;", []),
         ("int s = p[i][j], m = p[i][2]; y[s + m] = 1;", []),
     ],
-    ids=["lengths", "columns", "ends", "accessor", "rows", "labels", "more", "unknown column"],
+    ids=["lengths", "columns", "ends", "pairs", "accessor", "rows", "labels", "more", "unknown column"],
 )
 def test_where_parts_are(body: str, expected: list[tuple[str, int, str, int, bool]]) -> None:
     found = contents.parts(body, ["p", "q"], {"p": 3}, Values({}))

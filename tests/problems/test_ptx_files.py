@@ -119,7 +119,7 @@ def test_what_cannot_be_checked_says_why(tmp_path: Path) -> None:
     for text in ("", ".version 8.0\n.target sm_80\n.address_size 64\n"):
         (path := tmp_path / "none.ptx").write_text(text)
         code, output = check(path)
-        assert code == 2 and "no front matter, and no .entry function to guess it from" in output
+        assert code == 2 and "no front matter, and no .entry to guess it from" in output
     code, output = check(edited(tmp_path, "add", r"(?s)\n[^\n]*bra.*|\n[^\n]*\bret;.*", ""))
     assert code == 1 and "does not assemble" in output
 

@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host.values import Values
+from harness.kernels.cpp.source.strided import ALONE, ENDLESS
 from harness.kernels.expr import Expr
 from harness.problems.guessed import sizes
 
@@ -273,3 +275,58 @@ def test_rows_that_nothing_guards_fill_the_blocks_that_cover_them(body: str, fou
     grid = [Expr.parse("(rows + 12 - 1) // 12"), Expr.parse("cols * rows")]
     assert sizes.covered(grid, [128], entry(body), {"rows": 64, "cols": 64}) == found
     assert not sizes.covered(grid, [32, 12], entry(body), {"rows": 64, "cols": 64})  # a row for each thread
+
+
+STRIDED = "c[h * stride_h + i * stride_i + j] = 0;"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (STRIDED, ["stride_h", "stride_i", ENDLESS]),
+        (f"if (j < end) {STRIDED}", ["stride_h", "stride_i", ALONE]),
+        ("iy = i * stride_h + h; ix = j * stride_i + h; c[iy * width + ix] = 0;", []),  # a filter's steps
+        ("for (y = i * stride_h; y < end; y++) c[y * width + j * stride_i] = 0;", []),
+        ("c[(i * stride_h + h) * width + (j * stride_i + h)] = 0;", []),
+        (
+            f"float* row = c + h * stride_h; s = a * row[i] + *row; y = s * a; {STRIDED}",
+            ["stride_h", "stride_i", ENDLESS],
+        ),
+    ],
+    ids=["array", "ended", "filter", "loop", "index", "rows"],
+)
+def test_steps_of_a_filter_are_no_strides(body: str, found: list[str]) -> None:
+    names = ["stride_h", "stride_i"]
+    one = entry(body, "float* c, int stride_h, int stride_i, int width, int end")
+    assert sizes.layouts(one, names, None) == ({"c": found} if found else {})
+
+
+def test_strides_that_host_code_computes_are_known(tmp_path: Path) -> None:
+    guard, host = "if (h < rows && i < cols && j < more)", "int rows, int cols, int more, int h, int i"
+    kernel = f"""__global__ void k(float* c, int rows, int cols, int more, int stride_h, int stride_i) {{
+        int h = blockIdx.z, i = blockIdx.y, j = blockIdx.x * blockDim.x + threadIdx.x; {guard} {STRIDED} }}
+        void run({host}) {{ float* c; cudaMalloc(&c, rows * cols * more * sizeof(float));
+        k<<<dim3(1, cols, rows), 64>>>(c, rows, cols, more, ARGUMENTS); }}"""
+    path = tmp_path / "k.cu"
+    for given in ("cols * more, more", "h, i"):
+        path.write_text(kernel.replace("ARGUMENTS", given))
+        ran = CliRunner().invoke(main, ["check", str(path)])
+        assert ran.exit_code == 0 and "out of bounds" not in ran.output, ran.output
+    path.write_text(path.read_text().replace("j < more", "j <= more"))
+    assert "out of bounds" in CliRunner().invoke(main, ["check", str(path)]).output
+
+
+def test_strides_reach_as_far_as_unequal_sizes_do() -> None:
+    one = entry(f"if (h < rows && i < cols && j < more) {STRIDED}", "float* c, int rows, int cols, int more")
+    usual = dict.fromkeys(("rows", "cols", "more"), 32)
+    axes = sizes.ragged(one, "", usual, 3, None, {"c": ["stride_h", "stride_i", ""]})[-1]
+    assert len(sizes.ragged(one, "", usual, 3, None, {"c": ["stride_h", "stride_i", ""]}, tight=True)) == 1
+    most = max(axes[name] for name in usual)
+    assert most > 32 and (axes["stride_h"], axes["stride_i"]) == (most * most, most)
+
+
+@pytest.mark.parametrize(("count", "found"), [("m", 8), ("4", 8), ("32", 1000)])
+def test_a_size_of_the_host_is_not_cut_to_an_array_that_is_too_small(count: str, found: int) -> None:
+    one = entry("float own[8]; for (int e = 0; e < k; e++) own[e] = 0;", "float* y, int k")
+    launched = launches.launches(f"void run(float* y, int m) {{ k<<<8, 256>>>(y, {count}); }}")[0]
+    assert sizes.usual(one, ["k"], 1000, 256, Values({}), launched) == {"k": found}

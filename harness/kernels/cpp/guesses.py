@@ -113,8 +113,12 @@ def absent(source: str, name: str, given: Collection[str]) -> str:
     return "entry must name a __global__ function, with its namespace and template arguments"
 
 
-def of(source: str, entry: text.Entry | None, name: str) -> Guess:
-    """Return the guess for the kernel `name` of a text; `entry` is what the text says of it, if it does."""
+def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -> Guess:
+    """Return the guess for the kernel `name` of a text; `entry` is what the text says of it, if it does.
+
+    Of `ptx` that counts tiles by the number of a block there is one block. In C++ as many as a size has show
+    what is wrong with guards.
+    """
     launched = launches.of(source, name)
     shared = (launched.shared if launched else None) or 0
     if entry is None:
@@ -132,7 +136,7 @@ def of(source: str, entry: text.Entry | None, name: str) -> Guess:
     grid = _grid(launched, entry)
     if launched is None:
         one = launches.one_block(source, name)
-        if one or (one is None and not _asks_its_block(source, entry)) or tiles.counted(entry):
+        if one or (one is None and not _asks_its_block(source, entry)) or (ptx and tiles.counted(entry)):
             grid = (Expr.parse(1),)
     grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
     if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):

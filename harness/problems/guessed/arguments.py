@@ -62,7 +62,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     """
     texts, host = calls.texts(kernel), calls.host(kernel)
     entry = _entry(kernel, host, texts)
-    constants = variables.of(kernel, calls.reached(texts, entry.body))
+    constants = variables.of(kernel, entry, calls.reached(texts, entry.body))
     known, launched = entry.types(kernel.entry), launches.of(host, kernel.entry)
     numbers = guesses.numbers(texts, entry, kernel.entry)
     axes, block = max(entry.dimensions, len(kernel.block)), [e({}) for e in kernel.block]
@@ -90,7 +90,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     told = inside | apart | pitches | shaped.steps(whole)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
-    usual = sizes.usual(entry, whole, size, math.prod(block), numbers) | {
+    usual = sizes.usual(entry, whole, size, math.prod(block), numbers, launched) | {
         n: boxed[n] for n in whole if n in boxed
     }
     from_host = allocated.apart(layouts, types, whole) | allocated.lengths(launched, entry, types, whole)
@@ -147,6 +147,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             depth,
             launched,
             layouts,
+            tight=any(n in layouts and not length.names & told.keys() for n, length in from_host.items()),
         )
     )
     attributes = {

@@ -212,8 +212,9 @@ class Parameters:
                 if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
                     x[...] = np.array(first).astype(x.dtype)
                 if held.summed and first is None and x.dtype.kind in "iu" and x.ndim == 1:  # up to a size
-                    x[:least] = np.diff(np.sort(x[:least]), prepend=x.dtype.type(0))
-                    x[least:] = 0
+                    sums = np.sort(x[:least])
+                    sums[-1:] = min(least, np.iinfo(x.dtype).max)  # so that one element too many shows
+                    x[:least], x[least:] = np.diff(sums, prepend=x.dtype.type(0)), 0
                 if held.begins:
                     x = np.sort(x, axis=0)
                     if x.dtype.kind in "iu" and x.ndim == 1:  # the last row ends where what it leads to does

@@ -17,7 +17,9 @@ _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
 _WRITTEN = re.compile(r"([^;{}=]+?)\s*(?<![<>!=])(?:[-+*/|&^]|<<|>>)?=(?!=)")
 
 _READ = re.compile(r"\s*(?:\([\w\s]+\)\s*)?([A-Za-z_]\w*)((?:\s*\[[^][]*\])+)\s*(?:,|\Z)")
-_COLUMN = re.compile(r"(?:.*\*\s*(\w+)\s*(?:\+\s*(\d+)\s*)?|([^*]*))", re.DOTALL)
+_COLUMN = re.compile(  # 2 * r + 1, or r * 2 + 1
+    r"(?:(\d+)\s*\*\s*\w+|.*\*\s*(\w+))\s*(?:\+\s*(\d+)\s*)?|([^*]*)", re.DOTALL
+)
 _DEEPEST = 2  # variables in each other
 _WIDEST = 16  # columns
 
@@ -103,8 +105,8 @@ def _column(value: str, pointers: Sequence[str], widths: Mapping[str, int], valu
         place, width = values.number(index), widths.get(at[1], 0)
     else:
         factor = _COLUMN.fullmatch(index.strip())
-        place = int(factor[2] or 0) if factor else None
-        width = (values.number(factor[1]) or 0 if factor[1] else 1) if factor else 0
+        place, each = (int(factor[3] or 0), factor[1] or factor[2]) if factor else (None, "0")
+        width = values.number(each) or 0 if each else 1
     known = place is not None and place < width <= _WIDEST
     return Column(pointer=at[1], place=place or 0, width=width) if known else None
 

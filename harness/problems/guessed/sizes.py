@@ -16,6 +16,7 @@ from harness.kernels import text
 from harness.kernels.cpp import elements, extents
 from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
+from harness.kernels.cpp.source import strided
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 
@@ -37,68 +38,21 @@ _COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
 _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
-_DEPTH = 3  # variables in each other
 
 
 def layouts(entry: text.Entry, whole: Sequence[str], launched: Launch | None) -> dict[str, list[str]]:
     """Return by pointer the strides that its indices have, where there are two or more: ``i * stride_m +
     j * stride_n``. They stand in the order of the parameters, the outermost first, and "" behind them where
-    an index is added as it is, ``i * stride_b + j * stride_m + k``. Those that host code computes are not
-    among them.
+    an index is added as it is, ``i * stride_b + j * stride_m + k``. What host code computes,
+    `launched`, is known.
     """
     compared = {*re.findall(_COMPARED, entry.body)}
-    known = compared | derived(launched, entry, whole).keys()
-    free = [name for name in whole if _CALLED.fullmatch(name) and name not in known]
-    used = {p.name: _together(entry.body, p.name, free) for p in entry.parameters if p.pointer and free}
-    found = {pointer: [name for name in free if name in names] for pointer, names in used.items()}
-    alone = {p: [""] * _side_by_side(entry.body, p, names) for p, names in found.items() if len(names) > 1}
-    return {pointer: [*found[pointer], *last] for pointer, last in alone.items()}
-
-
-def _together(body: str, pointer: str, strides: Sequence[str]) -> frozenset[str]:
-    """Return the strides that multiply in one index of a pointer, and in what it is made of: the most.
-
-    A variable that is set several times is one of these values, not all of them.
-    """
-    known, one = extents.assigned(body), "|".join(strides)
-    factor = re.compile(rf"\b({one})\s*\*|\*\s*({one})\b")
-
-    def each(written: str, depth: int) -> set[frozenset[str]]:
-        found = {frozenset(name for names in factor.findall(written) for name in names if name)}
-        names = {*re.findall(r"[A-Za-z_]\w*", written)} & known.keys() if depth else set[str]()
-        for name in names:
-            more = {inner for value in known[name] for inner in each(value, depth - 1)}
-            found = {outer | inner for outer in found for inner in more}
-        return found
-
-    return max(
-        (s for place in extents.places(body, pointer) for s in each(place, _DEPTH)),
-        key=len,
-        default=frozenset(),
-    )
-
-
-def _side_by_side(body: str, pointer: str, strides: Sequence[str]) -> bool:
-    """Return True where what is added in an index of a pointer has no stride, nor what it is made of.
-
-    So may be what is added behind a place that is handed on, ``f(x + i * stride)``.
-    """
-    known = extents.assigned(body)
-    of_stride = re.compile(rf"\b(?:{'|'.join(strides)})\b")
-
-    def strided(part: str, depth: int) -> bool:
-        made = (value for name in re.findall(r"[A-Za-z_]\w*", part) for value in known.get(name, ()))
-        return bool(of_stride.search(part)) or (depth > 0 and any(strided(v, depth - 1) for v in made))
-
-    parts = (part for place in extents.places(body, pointer) for part in _summands(place))
-    handed = re.search(rf"\b{re.escape(pointer)}\s*\+(?!=)", body)
-    return bool(handed) or any(re.search(r"[A-Za-z_]", p) and not strided(p, _DEPTH) for p in parts)
-
-
-def _summands(place: str) -> list[str]:
-    """Return the parts of an index that are added, outside of parentheses."""
-    flat = re.sub(r"\([^()]*\)", lambda inner: inner[0].replace("+", "\0"), place)
-    return [part.replace("\0", "+") for part in flat.split("+")]
+    free = [name for name in whole if _CALLED.fullmatch(name) and name not in compared]
+    told = derived(launched, entry, whole)
+    free = [name for name in free if name not in told and not strided.multiplied(entry.body, name)]
+    pointers = (p.name for p in entry.parameters if p.pointer and free)
+    found = {pointer: strided.layout(entry.body, pointer, free) for pointer in pointers}
+    return {pointer: names for pointer, names in found.items() if names}
 
 
 def each(
@@ -124,12 +78,23 @@ def each(
 
 
 def usual(
-    entry: text.Entry, whole: Sequence[str], size: int, threads: int, numbers: Values
+    entry: text.Entry,
+    whole: Sequence[str],
+    size: int,
+    threads: int,
+    numbers: Values,
+    launched: Launch | None,
 ) -> dict[str, int]:
-    """Return what each of the sizes `whole` is by default: `size`, or what the text makes of it."""
+    """Return what each of the sizes `whole` is by default: `size`, or what the text makes of it.
+
+    What host code gives, `launched`, is not cut to the room of an array: one with less is too small.
+    """
     parts = divided(entry, threads, numbers)
     found = {n: math.ceil(size / parts.get(n, 1)) * parts.get(n, 1) for n in whole}
-    found |= {n: min(found[n], most) for n in whole if (most := extents.room(entry.body, n, numbers))}
+    given = zip((p.name for p in entry.parameters), launched.numbers if launched else (), strict=False)
+    host = {name: number or 0 for name, number in given}
+    rooms = {n: most for n in whole if (most := extents.room(entry.body, n, numbers))}
+    found |= {n: min(found[n], most) for n, most in rooms.items() if host.get(n, 0) <= most}
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
@@ -225,7 +190,7 @@ def strides(
     The first are of elements, the second pitches in bytes, the third those of `layouts`: 1 the innermost, the
     others as long as what they skip; one of several arrays is as long as the largest needs.
     """
-    inside = _inside(layouts, size)
+    inside = strided.inside(layouts, size)
     whole = [name for name in whole if name not in inside]
     pointers = [p.name for p in entry.parameters if p.pointer]
     compared = {*re.findall(_COMPARED, entry.body)}
@@ -238,15 +203,6 @@ def strides(
     if len(set(whole) - pitches.keys() - set(alone)) < 2:
         return {}, pitches, inside
     return {name: size * size for name in alone if name not in several}, pitches, inside
-
-
-def _inside(layouts: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
-    """Return the strides of `layouts` where each size is `size`."""
-    found = dict[str, int]()
-    for names in layouts.values():
-        for place, name in enumerate(reversed(names)):
-            found[name] = max(found.get(name, 1), size**place)
-    return {name: stride for name, stride in found.items() if name}
 
 
 def in_bytes(body: str, name: str) -> bool:
@@ -281,6 +237,8 @@ def ragged(
     depth: int,
     launched: Launch | None,
     layouts: Mapping[str, Sequence[str]],
+    *,
+    tight: bool = False,
 ) -> list[dict[str, int]]:
     """Return other sizes for a text that guards its indices, no multiples of its blocks; or nothing.
 
@@ -289,7 +247,7 @@ def ragged(
     and is as long as the longest. Nothing is returned where a size may have to be a multiple: the text
     divides one or goes through one in tiles, it or what is `called` with it reads vectors, or more is known
     of one than the number that is `usual` for all. With strides of `layouts` there are equal ones, too, at
-    which the end of each row is that of the array.
+    which the end of each row is that of the array; these alone where such an array has no more room, `tight`.
     """
     loops = list(_loops(entry.body))
     compared = {*re.findall(_COMPARED, entry.body)} & usual.keys()
@@ -320,11 +278,12 @@ def ragged(
     unequal = {
         n: least + more for n, more in zip(dict.fromkeys(map(same.get, ordered)), _APART, strict=False)
     }
-    tight = layouts and not any(
-        "" in names for names in layouts.values()
-    )  # else how long a row is, is not said
-    close = [dict.fromkeys(usual, least) | _inside(layouts, least)] if tight else []
-    return [*close, {n: unequal.get(same[n], max(unequal.values())) for n in usual}]
+    most = max(unequal.values())
+    ended = layouts and not any(strided.ENDLESS in names for names in layouts.values())
+    close = [dict.fromkeys(usual, least) | strided.inside(layouts, least)] if ended else []
+    if tight:
+        return close
+    return [*close, {n: unequal.get(same[n], most) for n in usual} | strided.inside(layouts, max(size, most))]
 
 
 def vectors(called: str) -> bool:

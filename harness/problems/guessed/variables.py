@@ -176,14 +176,17 @@ def none_of(parameters: Sequence[text.Parameter], passed: Mapping[str, Argument]
     return tuple(passed.get(p.name, p.name) for p in parameters if not p.constant)
 
 
-def of(kernel: Kernel, called: str) -> Constants:
-    """Return the variables that a kernel reads; `called` is its body with what it calls."""
+def of(kernel: Kernel, entry: text.Entry, called: str) -> Constants:
+    """Return the variables that a kernel reads; `called` is its body with what it calls.
+
+    Those whose parts are not among its parameters, as of a kernel that a macro makes, stay zero.
+    """
     seen = calls.seen(calls.own(kernel), tuple(includes.of(kernel).own.values()))
-    read = seen.variables(kernel.entry)
+    own = {p.name for p in entry.parameters if p.constant}
     known = [
         (v, parts)
-        for v, parts in read
-        if all(p.name == guesses.axis(p.name) for p in parts if not p.declared)
+        for v, parts in seen.variables(kernel.entry)
+        if all((guesses.axis(p.name) in own) if p.declared else p.name == guesses.axis(p.name) for p in parts)
     ]
     return Constants(variables=known, seen=seen, called=called)
 

@@ -7,6 +7,7 @@ what other functions do. Names are those of registers and parameters, ``r3`` for
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -45,6 +46,7 @@ _ELEMENTS = dict(  # of tensor maps, by PTX's numbers
     enumerate(("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32", "f64", "bf16", "f32", "f32"))
 )
 _ATOMICS = ("add", "cas", "exch", "min", "max", "and", "or", "xor", "inc", "dec")
+_MOST = 64  # elements of an access that are written out; of a longer one the first and last are
 _LONGEST = 400  # characters of a value; a longer one is a variable
 
 
@@ -93,7 +95,10 @@ class _Kernel:
         for _ in range(2):
             self._values, self._lines = {}, [f"{name_of(n)};" for n in self._entry.dynamic]
             for statement in self._statements:
-                self._read(statement)
+                with contextlib.suppress(
+                    IndexError, ValueError
+                ):  # operands are missing: the assembler says so
+                    self._read(statement)
         # How much dynamic shared memory it has is not in PTX: it may be all that there is.
         shared = "".join(f"extern __shared__ char {name_of(n)}[]; {_ASKED}\n" for n in self._entry.dynamic)
         head = f" __launch_bounds__({self._entry.threads})" if self._entry.threads else ""
@@ -201,7 +206,7 @@ class _Kernel:
         count = whole * (len(values) if parts[0] in ("ld", "ldu", "st") else 1) // self._bytes[at.base]
         if count > 1:
             self._lines.append("float4;")  # the places may be multiples
-        for n in range(max(1, count)):
+        for n in range(max(1, count)) if count <= _MOST else (0, count - 1):
             place = f"{at.base}[{at.over(self._bytes[at.base]).plus(Sum(number=n))}]"
             value = values[n * len(values) // max(1, count)] if values else ""
             self._line(self._written_out(parts, place, value, others), condition)

@@ -1,0 +1,98 @@
+"""Find in a kernel's text which strides lead through an array: ``x[i * stride_m + j * stride_n]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from harness.kernels.cpp import extents
+
+ALONE, ENDLESS = "", "..."  # what stands for an index without a stride, and one of which no end is known
+_DEPTH = 3  # variables in each other
+_READ = re.compile(r"\w+\s*\[(?:[^][]|\[[^][]*\])*\]|(?<=[=(,+])\s*\*\s*\w+")  # x[at[i]], *p
+
+
+def layout(body: str, pointer: str, strides: Sequence[str]) -> list[str]:
+    """Return those of `strides` that the indices of a pointer have, where there are two or more, in order.
+
+    Behind them is `ALONE` or `ENDLESS` where an index is added as it is.
+    """
+    used = _together(body, pointer, strides)
+    found = [name for name in strides if name in used]
+    return [*found, *_side_by_side(body, pointer, found)] if len(found) > 1 else []
+
+
+def inside(layouts: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
+    """Return the strides of `layouts` where each size is `size`."""
+    found = dict[str, int]()
+    for names in layouts.values():
+        for place, name in enumerate(reversed(names)):
+            found[name] = max(found.get(name, 1), size**place)
+    return {name: stride for name, stride in found.items() if name not in (ALONE, ENDLESS)}
+
+
+def _together(body: str, pointer: str, strides: Sequence[str]) -> frozenset[str]:
+    """Return the strides that multiply in one index of a pointer, and in what it is made of: the most.
+
+    A variable that is set several times is one of these values, not all of them.
+    """
+    known, one = extents.assigned(body), "|".join(strides)
+    factor = re.compile(rf"\b({one})\s*\*|\*\s*({one})\b")
+
+    def each(written: str, depth: int) -> set[frozenset[str]]:
+        found = {frozenset(name for names in factor.findall(written) for name in names if name)}
+        names = {*re.findall(r"[A-Za-z_]\w*", written)} & known.keys() if depth else set[str]()
+        for name in names:
+            more = {inner for value in known[name] for inner in each(value, depth - 1)}
+            found = {outer | inner for outer in found for inner in more}
+        return found
+
+    return max(
+        (s for place in extents.places(body, pointer) for s in each(place, _DEPTH)),
+        key=len,
+        default=frozenset(),
+    )
+
+
+def multiplied(body: str, stride: str) -> bool:
+    """Return True where what a stride makes is multiplied again: ``iy = oy * stride + i`` in ``iy * width``.
+
+    That is how far a filter goes, in rows, and no step in memory.
+    """
+    made, known = {stride}, extents.assigned(_READ.sub(" ", body))
+    for _ in range(_DEPTH):
+        words = re.compile(rf"\b(?:{'|'.join(made)})\b")
+        made |= {name for name, values in known.items() if any(map(words.search, values))}
+    again = "|".join([*(rf"\b{name}\b" for name in made - {stride}), rf"\([^()]*\b{stride}\b[^()]*\)"])
+    places = re.sub(r"\w+\s*\[", "[", body)  # what a row that begins there holds may be multiplied
+    return bool(re.search(rf"(?:{again})\s*\*\s*[A-Za-z_(]|[\w)]\s*\*\s*(?:{again})(?!\s*=)", places))
+
+
+def _side_by_side(body: str, pointer: str, strides: Sequence[str]) -> list[str]:
+    """Return `ALONE` where what is added in an index of a pointer has no stride, nor what it is made of.
+
+    It is `ENDLESS` where nothing is compared with it, or it is added behind a place that is handed on,
+    ``f(x + i * stride)``.
+    """
+    known = extents.assigned(body)
+    of_stride = re.compile(rf"\b(?:{'|'.join(strides)})\b")
+
+    def strided(part: str, depth: int) -> bool:
+        made = (value for name in re.findall(r"[A-Za-z_]\w*", part) for value in known.get(name, ()))
+        return bool(of_stride.search(part)) or (depth > 0 and any(strided(v, depth - 1) for v in made))
+
+    def ends(part: str) -> bool:
+        names = re.findall(r"[A-Za-z_][\w.]*", part)
+        return any(re.search(rf"\b{n}\b[^;&|<>?=]*[<>]=?\s*\(*[A-Za-z_]", body) for n in names)
+
+    parts = (part for place in extents.places(body, pointer) for part in _summands(place))
+    bare = [part for part in parts if re.search(r"[A-Za-z_]", part) and not strided(part, _DEPTH)]
+    if re.search(rf"\b{re.escape(pointer)}\s*\+(?!=)", body) or not all(map(ends, bare)):
+        return [ENDLESS]
+    return [ALONE] * bool(bare)
+
+
+def _summands(place: str) -> list[str]:
+    """Return the parts of an index that are added, outside of parentheses."""
+    flat = re.sub(r"\([^()]*\)", lambda inner: inner[0].replace("+", "\0"), place)
+    return [part.replace("\0", "+") for part in flat.split("+")]
