@@ -263,7 +263,7 @@ def bad(what: str, gpu: Context) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
             c = a
         case "out overlaps b":
             b, c = Array(gpu, 3, 5), Array(gpu, 5, 5)
-            c.about["data"] = (b.buffer.ptr + 40, False)
+            b.about["data"] = (c.buffer.ptr + 40, False)  # all of it within out, beside which may lie a
         case "is not the address of device memory":
             a.about["data"] = (8, False)
         case "a is not in the memory of a CUDA GPU":
