@@ -71,28 +71,51 @@ def parts(
     buffer, ``rays[r * 3 + 1]`` and ``rays[r * 3 + 2]``. `widths` are the last dimensions of accessors.
     """
     read = {n: at for n, value in _ASSIGNED.findall(body) if (at := _column(value, pointers, widths, values))}
-    order = [*read]
+    ties, order = _Ties.of(body), {name: place for place, name in enumerate(read)}
     for last, end in read.items():
-        found = [n for n, begin in read.items() if begin != end and _begins_part(body, n, last, order)]
-        until = [n for n in found if re.search(_until(n, last), body)]
+        found = [n for n, begin in read.items() if begin != end and ties.begins(n, last, order)]
+        until = [n for n in found if (n, last) in ties.until]
         yield from ((read[n], end, n in until) for n in (until or found)[:1])
 
 
-def _until(first: str, last: str) -> str:
-    """Return the pattern of a loop from `first` to `last`."""
-    return rf"\b(\w+)\s*=\s*{first}\b[^;{{}}]*;\s*\1\s*<\s*{last}\b"
+@dataclass(frozen=True)
+class _Ties:
+    """The names of a body that stand beside each other, which is read once for all of them.
 
-
-def _begins_part(body: str, first: str, last: str, order: Sequence[str]) -> bool:
-    """Return True where a loop goes from `first` to `last`, or goes so far and adds `first` to places.
-
-    Of a sum of both the one that comes first in the `order` of reading is the beginning.
+    until: (first, last) of loops, ``for (i = first; ...; i < last``
+    below: the names of ``i < last``, by last
+    sums: (a, b) of ``a + b``
+    moved: those that are added to something, ``x += first;``
     """
-    counted = {*re.findall(rf"\b(\w+)\s*<\s*{last}\b", body)}
-    moved = rf"\w\s*\+=?\s*{first}\s*[*+;]" if counted else r"(?!)"
-    names = "|".join(counted | ({last} if order.index(first) < order.index(last) else set())) or r"(?!)"
-    added = rf"\b{first}\s*\+\s*(?:{names})\b|\b(?:{names})\s*\+\s*{first}\b"
-    return bool(re.search(rf"{_until(first, last)}|{added}|{moved}", body))
+
+    until: frozenset[tuple[str, str]]
+    below: Mapping[str, set[str]]
+    sums: frozenset[tuple[str, str]]
+    moved: frozenset[str]
+
+    @classmethod
+    def of(cls, body: str) -> _Ties:
+        """Return those of a body."""
+        below = dict[str, set[str]]()
+        for name, last in re.findall(r"\b(\w+)\s*<\s*(?=(\w+))", body):
+            below.setdefault(last, set()).add(name)
+        loops = re.findall(r"\b(?=(\w+)\s*=\s*(\w+)\b[^;{}]*;\s*\1\s*<\s*(\w+))", body)
+        return cls(
+            until=frozenset((first, last) for _, first, last in loops),
+            below=below,
+            sums=frozenset(re.findall(r"\b(\w+)\s*\+\s*(?=(\w+))", body)),
+            moved=frozenset(re.findall(r"\w\s*\+=?\s*(?=(\w+)\s*[*+;])", body)),
+        )
+
+    def begins(self, first: str, last: str, order: Mapping[str, int]) -> bool:
+        """Return True where a loop goes from `first` to `last`, or goes so far and adds `first` to places.
+
+        Of a sum of both the one that comes first in the `order` of reading is the beginning.
+        """
+        counted = self.below.get(last, set())
+        names = counted | ({last} if order[first] < order[last] else set())
+        added = any((first, n) in self.sums or (n, first) in self.sums for n in names)
+        return added or (first, last) in self.until or (bool(counted) and first in self.moved)
 
 
 def _column(value: str, pointers: Sequence[str], widths: Mapping[str, int], values: Values) -> Column | None:
