@@ -34,12 +34,8 @@ def folders() -> list[Path]:
 
 def files() -> list[Path]:
     """Return every shipped kernel file, sorted by stem: first the numbered rungs, then the others."""
-    found = [
-        p
-        for folder in folders()
-        for p in folder.rglob("*")
-        if p.suffix in (".cu", ".ptx") and not p.name.startswith(".") and p.is_file()  # editors leave links
-    ]
+    below = (p for folder in folders() for p in folder.rglob("*") if p.suffix in text.SUFFIXES)
+    found = [p for p in below if not p.name.startswith(".") and p.is_file()]  # editors leave links
     return sorted(found, key=lambda p: (not _NUMBER.match(p.stem), p.stem))
 
 
@@ -117,7 +113,7 @@ def load_each(path: Path | str) -> list[Kernel]:
     known = [] if text.has_front_matter(source) else text.entries(decompiled.of(source, path))
     if not known:
         return [spec.parse(source, path)]
-    source = source if path.suffix == ".ptx" else lambdas.with_classes(source)
+    source = lambdas.with_classes(source)
     given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
     tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
     named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
@@ -146,12 +142,13 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     """Return another kernel of a file, with what the front matter says, or new guesses without."""
     known = text.entries(calls.own(kernel))
     base = entry.partition("<")[0].rpartition("::")[2].strip()
-    if text.find(known, entry) is None and base not in kernel.source:  # nor made by a macro
+    made = kernel.language == "cuda" and re.search(rf"\b{re.escape(base)}\b", kernel.source)  # by a macro
+    if text.find(known, entry) is None and not made:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
-    own = kernel.source, kernel.path
-    found = _guessed(*own, entry, kernel.include, len(known) == 1) if kernel.plain else kernel
-    return replace(found, entry=entry, include=kernel.include)
+    if not kernel.plain:
+        return replace(kernel, entry=entry)
+    return _guessed(kernel.source, kernel.path, entry, kernel.include, len(known) == 1)
 
 
 def _guessed(source: str, path: Path, entry: str, include: tuple[str, ...], alone: bool) -> Kernel:

@@ -110,12 +110,11 @@ def prepare(cubin: Cubin, operands: Operands) -> Launch:
             with Stream(context) as stream:
                 operands.fence(scratch, stream)
         own: list[Any] = [*scratch.values()] or [NULL]
-        if operands.constants:
+        further = held(cubin, problem)
+        if operands.constants or further:
             with Stream(context) as stream:
                 for name, values in operands.constants.items():
                     module.write(cubin.symbol(name), values, stream)
-        if further := held(cubin, problem):
-            with Stream(context) as stream:
                 for name, value in further.items():
                     _write(module, name, value, stream)
         function = module.function(cubin.entry)

@@ -10,7 +10,7 @@ import pytest
 
 from harness.emulator import Buffer, Emulation, emulate
 from harness.emulator.hopper.tma.tensormap import BYTES, Map, decode, field
-from harness.errors import NeedsGpu
+from harness.errors import EmulatorError, NeedsGpu
 
 PTX = (Path(__file__).parents[1] / "data" / "triton" / "described.ptx").read_text()
 MAPS = 3 * BYTES  # of a block, in the scratch memory that Triton asks for
@@ -73,7 +73,7 @@ def test_strides_that_tma_cannot_have_are_found() -> None:
 
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_map_may_not_be_larger_than_its_tensor(place: int) -> None:
-    """Of A, which is read, and of C, which is written: twice the pitch of what there is."""
+    """Double the pitch of A, which is read, and of C, which is written: more than there is."""
     found = [*re.finditer(r"(global_stride\S+ \[ %rd\d+ \+ 0 \], 0x0, )(%rd\d+);", PTX)][place]
     doubled = f"add.s64 {found[2]}, {found[2]}, {found[2]};\n\ttensormap.replace.tile.{found[0]}"
     begin = PTX.rindex("tensormap", 0, found.start())
@@ -85,6 +85,25 @@ def test_a_map_may_not_be_larger_than_its_tensor(place: int) -> None:
 def test_elements_that_the_emulator_has_not_are_refused() -> None:
     with pytest.raises(NeedsGpu):
         product(re.sub(r"(elemtype\S+ \[ %rd\d+ \+ 0 \], )0x6", r"\g<1>0xd", PTX), 64, 64, 64)
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        "tensormap [ %rd7 + 0 ];",
+        "tensormap.replace.tile.unknown.shared::cta.b1024.b32 [ %rd7 + 0 ], 0x1;",
+        "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [ %rd7 + 0 ], %r12;",
+        "tensormap.replace.tile.box_dim.shared::cta.b1024.b32 [ %rd7 + 0 ], 0x5, %r12;",
+        "tensormap.replace.tile.rank.shared::cta.b1024.b32 [ %rd7 + 0 ];",
+        "tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [ %rd7 + 0 ], %r12;",
+        "tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [ %rd7 + 0 ], 0x1;",
+        "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [ %rd7 ];",
+        "fence.proxy.tensormap::generic.acquire.gpu;",
+    ],
+)
+def test_what_is_no_instruction_is_refused(instruction: str) -> None:
+    with pytest.raises(EmulatorError):
+        product(re.sub(r"tensormap\.replace\.tile\.rank[^;]*;", lambda _: instruction, PTX), 64, 64, 64)
 
 
 def test_fields_lie_where_a_map_has_them() -> None:

@@ -1,4 +1,4 @@
-"""What PTX computes, written in C++: its parameters, indices and conditions."""
+"""Hold what is written in C++ of a PTX text against what it computes."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_the_grid_of_host_code_in_terms_of_the_kernels_sizes(host: str, grid: li
 
 
 def test_blocks_that_are_counted_in_tiles() -> None:
-    """Of C++ there are as many as a size has: guards show then. Triton's kernels have rows for each block."""
+    """Count blocks of C++ by sizes, so that guards show; of Triton's kernels one has to do."""
     source = """__global__ void k(float* x, int n, int m) {
         int tiles = (n + 15) / 16, row = blockIdx.x / tiles * 16 + threadIdx.y;
         if (row < m) x[row * n + blockIdx.x % tiles * 16 + threadIdx.x] = 0;

@@ -393,7 +393,7 @@ def test_a_tensor_map_needs_no_driver_header(tmp_path: Path, lib: Path) -> None:
 
 
 def test_a_header_of_the_files_own_may_be_called_as_those_of_cuda(tmp_path: Path, lib: Path) -> None:
-    """What leads to the driver's functions goes without what else stands in it."""
+    """Leave out what leads to the driver's functions, and nothing else that stands in it."""
     (lib / "cuda.h").write_text("int cuInit(int);\n")
     (tmp_path / "cudaSquare.h").write_text(
         "#include <cuda.h>\n__device__ int square(int x) { return x * x; }\n"

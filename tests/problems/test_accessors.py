@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
 from harness.errors import BuildError
 from harness.kernels import catalog
 from harness.kernels.compiler import compile_kernel
@@ -19,6 +17,7 @@ from harness.problems.guessed import accessors
 from harness.problems.registry import resolve
 from harness.support.cache import Cache
 from harness.support.files import SHIPPED
+from shared.checking import check
 
 TORCH = "#include <torch/extension.h>\n"
 HEADER = SHIPPED / "cu" / "include" / "std" / includes.ACCESSORS
@@ -217,10 +216,7 @@ FOUND = "out of bounds|global race"
 
 def checked(folder: Path, source: str, *options: str) -> tuple[int, str]:
     """Return the exit code of `harness check`, and what it says."""
-    path = folder / "k.cu"
-    path.write_text(TORCH + source)
-    ran = CliRunner().invoke(main, ["check", str(path), *options])
-    return ran.exit_code, " ".join(ran.output.split())
+    return check(folder, TORCH + source, *options)
 
 
 def slow(*values: str) -> Any:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp.host import allocations, launches
 from harness.problems.guessed import allocated
+from shared.checking import check
 
 KERNEL = """
 __global__ void add_bias(float* out, const float* bias, int m, int n) {
@@ -97,13 +96,6 @@ HOSTS = {
 
 def lengths(source: str) -> tuple[str, ...]:
     return launches.launches(source)[0].lengths
-
-
-def check(folder: Path, source: str) -> tuple[int, str]:
-    path = folder / "k.cu"
-    path.write_text(source)
-    ran = CliRunner().invoke(main, ["check", str(path)])
-    return ran.exit_code, " ".join(ran.output.split())
 
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)

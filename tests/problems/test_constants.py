@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
+from shared.checking import check
 from shared.sweeps import sweep
 
 DATA = Path(__file__).parents[1] / "data"
@@ -100,13 +99,6 @@ FAULTS = [
     ("experts", "expect(&bar, sizeof(sX) + sizeof(sW));", "expect(&bar, sizeof(sX));"),
     ("experts", "if (threadIdx.x < BM && row < rows)", "if (row < rows)"),
 ]  # fmt: skip
-
-
-def check(folder: Path, source: str, *more: str) -> tuple[int, str]:
-    """Return the exit code of `harness check` for a text, and what it says."""
-    (path := folder / "k.cu").write_text(source, encoding="utf-8")
-    ran = CliRunner().invoke(main, ["check", str(path), *more])
-    return ran.exit_code, " ".join(ran.output.split())
 
 
 def program(name: str) -> str:

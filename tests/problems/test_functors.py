@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
 from harness.kernels import catalog
 from harness.kernels.cpp.source import lambdas
+from shared.checking import check
 from shared.sweeps import sweep
 
 DATA = Path(__file__).parents[1] / "data"
@@ -71,13 +70,6 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def check(folder: Path, source: str, *more: str) -> tuple[int, str]:
-    """Return the exit code of `harness check` for a text, and what it says."""
-    (path := folder / "k.cu").write_text(source, encoding="utf-8")
-    ran = CliRunner().invoke(main, ["check", str(path), *more])
-    return ran.exit_code, " ".join(ran.output.split())
-
-
 def program(name: str) -> str:
     return PROGRAMS[name].read_text(encoding="utf-8")
 
@@ -101,7 +93,7 @@ def test_a_planted_fault_is_found(name: str, old: str, new: str, tmp_path: Path)
 
 
 def test_a_lambda_is_a_class_in_its_own_lines(tmp_path: Path) -> None:
-    """What it captures are members, and a finding names the line in which its text stands."""
+    """Find members for what it captures, and a finding in the line in which its text stands."""
     source = program("for_each")
     (one,) = lambdas.of(source)
     assert one.captured == ("y", "a", "x") and "float* y; float a; const float* x;" in one.written

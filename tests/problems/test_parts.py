@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
 from harness.kernels.cpp.host.values import Values
 from harness.problems.guessed import contents
+from shared.checking import check
 
 THREAD = "int r = blockIdx.x * blockDim.x + threadIdx.x; if (r >= n) return;"
 LENGTHS = f"""
@@ -76,13 +75,6 @@ __global__ void rows(const int* begin, const int* column, const float* x, float*
 FOUND = "out of bounds|hazard|global race"
 
 
-def checked(folder: Path, source: str) -> tuple[int, str]:
-    path = folder / "k.cu"
-    path.write_text(source)
-    ran = CliRunner().invoke(main, ["check", str(path)])
-    return ran.exit_code, " ".join(ran.output.split())
-
-
 @pytest.mark.parametrize(
     ("source", "old", "new"),
     [
@@ -99,10 +91,10 @@ def checked(folder: Path, source: str) -> tuple[int, str]:
 def test_parts_are_apart_and_end_where_their_buffer_does(
     tmp_path: Path, source: str, old: str, new: str
 ) -> None:
-    code, said = checked(tmp_path, source)
+    code, said = check(tmp_path, source)
     assert (code, "FAILED" in said) == (0, False), said
     assert old in source
-    code, said = checked(tmp_path, source.replace(old, new, 1))
+    code, said = check(tmp_path, source.replace(old, new, 1))
     assert code == 1 and re.search(FOUND, said), said
 
 

@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
 from harness.kernels.cpp import extents
 from harness.kernels.cpp.host.values import Values
+from shared.checking import check
 
 THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x;"
 POINTS = f"""
@@ -66,13 +65,6 @@ __global__ void masks(const float* x, unsigned long long* mask, int n)
 """
 
 
-def checked(folder: Path, source: str) -> tuple[int, str]:
-    path = folder / "k.cu"
-    path.write_text(source)
-    ran = CliRunner().invoke(main, ["check", str(path)])
-    return ran.exit_code, " ".join(ran.output.split())
-
-
 @pytest.mark.parametrize(
     ("source", "old", "new"),
     [
@@ -88,10 +80,10 @@ def checked(folder: Path, source: str) -> tuple[int, str]:
 def test_right_kernels_are_clean_and_faults_are_found(
     tmp_path: Path, source: str, old: str, new: str
 ) -> None:
-    code, said = checked(tmp_path, source)
+    code, said = check(tmp_path, source)
     assert (code, "FAILED" in said) == (0, False), said
     assert old in source
-    code, said = checked(tmp_path, source.replace(old, new, 1))
+    code, said = check(tmp_path, source.replace(old, new, 1))
     assert code == 1 and re.search("out of bounds|hazard|global race|uninitialised", said), said
 
 

@@ -6,9 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
+from shared.checking import check_file
 from shared.emulator_kernels import compile_ptx
 from shared.sweeps import sweep
 
@@ -21,11 +20,6 @@ SAID = {  # of the launch
     "softmax": "--shared 229376 -a param_0=4096",
     "tiles": "--grid 1,1,1 --block 128,1,1 -a param_0=4096",
 }
-
-
-def check(path: Path, *more: str) -> tuple[int, str]:
-    ran = CliRunner().invoke(main, ["check", str(path), *more], env={"COLUMNS": "200"})
-    return ran.exit_code, " ".join(ran.output.split())
 
 
 def edited(folder: Path, name: str, old: str, new: str) -> Path:
@@ -43,7 +37,7 @@ def test_all_are_tried() -> None:
 
 @pytest.mark.parametrize("name", SAID)
 def test_a_right_kernel_is_clean(name: str) -> None:
-    code, output = check(TRITON / f"{name}.ptx")
+    code, output = check_file(TRITON / f"{name}.ptx")
     assert code == 0 and SAID[name] in output, output
 
 
@@ -65,25 +59,28 @@ QUICK = ("add", "softmax", "histogram")
     ("name", "old", "new", "said", "where"), sweep(FAULTS, lambda name, *_: name in QUICK)
 )
 def test_a_fault_is_found(tmp_path: Path, name: str, old: str, new: str, said: str, where: str) -> None:
-    code, output = check(edited(tmp_path, name, old, new))
+    code, output = check_file(edited(tmp_path, name, old, new))
     assert code == 1 and said in output and where in output, output
 
 
 def test_lines_of_the_file_that_ptx_names_are_quoted(tmp_path: Path) -> None:
     path = edited(tmp_path, "softmax", r"bar\.sync \t0;", "")
-    assert "kernels.py:27 kernels.py:28" in check(path)[1]
+    assert "kernels.py:27 kernels.py:28" in check_file(path)[1]
     (tmp_path / "kernels.py").write_text((TRITON / "kernels.py").read_text())
-    assert "kernels.py:27: value = tl.exp(value - tl.max(value, axis=0)) kernels.py:28: tl." in check(path)[1]
-    assert re.search(r"kernels\.py:28 tl\.store\(.*?\) [\d.]+k [\d.]+k ", check(path, "--lines")[1])
+    assert (
+        "kernels.py:27: value = tl.exp(value - tl.max(value, axis=0)) kernels.py:28: tl."
+        in check_file(path)[1]
+    )
+    assert re.search(r"kernels\.py:28 tl\.store\(.*?\) [\d.]+k [\d.]+k ", check_file(path, "--lines")[1])
 
 
 def test_more_tiles_than_a_guess_has(tmp_path: Path) -> None:
     """A block that counts tiles has one, and as many as the launch says."""
     path = edited(tmp_path, "tiles", r"setp\.lt\.s32 \t%p3", "setp.le.s32 \t%p3")
-    assert check(path)[0] == 0
-    code, output = check(path, "--grid", "16")
+    assert check_file(path)[0] == 0
+    code, output = check_file(path, "--grid", "16")
     assert code == 1 and "out of bounds" in output and "kernels.py:56" in output, output
-    assert check(TRITON / "tiles.ptx", "--grid", "16")[0] == 0
+    assert check_file(TRITON / "tiles.ptx", "--grid", "16")[0] == 0
 
 
 @pytest.fixture
@@ -103,24 +100,24 @@ def shared_rows(tmp_path: Path) -> Path:
 
 
 def test_a_block_that_ptx_does_not_tell_is_asked_for(shared_rows: Path) -> None:
-    code, output = check(shared_rows)
+    code, output = check_file(shared_rows)
     assert code == 2 and "how many threads a block of rows has" in output and "--block 128" in output
-    code, output = check(shared_rows, "--block", "128")
+    code, output = check_file(shared_rows, "--block", "128")
     assert code == 0 and "--grid 8,1,1 --block 128,1,1" in output, output
-    code, output = check(shared_rows, "--block", "256")
+    code, output = check_file(shared_rows, "--block", "256")
     assert code == 1 and "out of bounds" in output  # of shared memory
 
 
 def test_what_cannot_be_checked_says_why(tmp_path: Path) -> None:
     newer = edited(tmp_path, "add", "sm_90a", "sm_100a")
-    code, output = check(newer)
+    code, output = check_file(newer)
     assert code == 2 and "needs sm_100a" in output and "--arch sm_100a" in output
-    assert check(newer, "--arch", "sm_100a")[0] == 0
+    assert check_file(newer, "--arch", "sm_100a")[0] == 0
     for text in ("", ".version 8.0\n.target sm_80\n.address_size 64\n"):
         (path := tmp_path / "none.ptx").write_text(text)
-        code, output = check(path)
+        code, output = check_file(path)
         assert code == 2 and "no front matter, and no .entry to guess it from" in output
-    code, output = check(edited(tmp_path, "add", r"(?s)\n[^\n]*bra.*|\n[^\n]*\bret;.*", ""))
+    code, output = check_file(edited(tmp_path, "add", r"(?s)\n[^\n]*bra.*|\n[^\n]*\bret;.*", ""))
     assert code == 1 and "does not assemble" in output
 
 
@@ -130,7 +127,7 @@ def test_a_struct_is_refused_by_its_size(tmp_path: Path) -> None:
         compile_ptx("""struct P { float* x; int n; };
         extern "C" __global__ void whole(P p) { p.x[threadIdx.x] = p.n; }""")
     )
-    code, output = check(path)
+    code, output = check_file(path)
     assert code == 2 and "param_0 of whole is a struct_of_16_bytes" in output, output
 
 
@@ -159,6 +156,6 @@ def test_strides_of_several_dimensions(tmp_path: Path, old: str, new: str, said:
     assert old in source
     path = tmp_path / "mm.cu"
     path.write_text(source.replace(old, new, 1) if old else source)
-    code, output = check(path)
+    code, output = check_file(path)
     assert code == (1 if said else 0) and said in output, output
     assert "-a stride_am=64 -a stride_ak=1" in output

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
 from harness.kernels import catalog
 from harness.problems.registry import resolve
+from shared.checking import check
 
 WINDOWS = """#include <torch/extension.h>
 template <typename scalar_t>
@@ -64,13 +63,6 @@ torch::Tensor run(torch::Tensor in)
 """
 
 
-def checked(folder: Path, source: str) -> tuple[int, str]:
-    path = folder / "k.cu"
-    path.write_text(source)
-    ran = CliRunner().invoke(main, ["check", str(path)])
-    return ran.exit_code, " ".join(ran.output.split())
-
-
 def extents(folder: Path, source: str, **axes: int) -> dict[str, Any]:
     path = folder / "k.cu"
     path.write_text(source)
@@ -90,10 +82,10 @@ def extents(folder: Path, source: str, **axes: int) -> dict[str, Any]:
     ids=["last window", "guard", "columns", "all", "host"],
 )
 def test_what_host_code_makes_is_as_long_as_it_says(tmp_path: Path, source: str, old: str, new: str) -> None:
-    code, said = checked(tmp_path, source)
+    code, said = check(tmp_path, source)
     assert (code, "FAILED" in said) == (0, False), said
     assert old in source
-    code, said = checked(tmp_path, source.replace(old, new, 1))
+    code, said = check(tmp_path, source.replace(old, new, 1))
     assert code == 1 and re.search("out of bounds|global race|hazard", said), said
 
 

@@ -301,8 +301,8 @@ def _guessed(
     from harness.problems.registry import resolve
 
     entry = text.find(text.entries(calls.own(kernel)), kernel.entry)
-    said = block or kernel.language != "ptx" or entry is None or entry.bounds
-    if not said and entry is not None and "__syncthreads" in entry.body:
+    unsaid = block is None and kernel.language == "ptx" and entry is not None and entry.bounds is None
+    if unsaid and entry is not None and "__syncthreads" in entry.body:
         raise UsageError(
             f"how many threads a block of {kernel.name} has is not in its PTX: no .reqntid, no .maxntid",
             where=str(kernel.path),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -83,8 +84,8 @@ def print_findings(rows: Sequence[Measurement]) -> None:
             where = label if told else f"{label}, {row.problem.label}"
             click.echo(terminal.fill(f"\n{where}: {kind}, seen {often}"))
             for source in finding.sources:
-                text = "" if row.built is None else _line(row.built, source)
-                click.echo(terminal.fill(f"  {source}: {text}".rstrip(": "), " " * 4))
+                quoted = f"  {source}: {_line(row.built, source)}".rstrip(": ")
+                click.echo(terminal.fill(quoted, " " * 4))
                 if source.caller and row.built is not None:
                     caller = Source(source.caller, source.file)
                     called = f"    {caller}: {_line(row.built, caller)}"
@@ -125,8 +126,8 @@ def print_conflicts(rows: Sequence[Measurement]) -> float:
         most = max([most, *ways.values()])
         worst = sorted((s for s in ways if ways[s] >= _CONFLICT), key=lambda s: -ways[s])[:_CONFLICTS]
         for source in worst:
-            text = "" if row.built is None else _line(row.built, source)
-            said.append(f"{label}: {ways[source]:.3g}-way bank conflicts, {source}: {text}".rstrip(": "))
+            quoted = f"{source}: {_line(row.built, source)}".rstrip(": ")
+            said.append(f"{label}: {ways[source]:.3g}-way bank conflicts, {quoted}")
     if said:
         click.echo()
     for text in said:
@@ -214,20 +215,23 @@ def _distinct(group: Sequence[Measurement]) -> list[tuple[Finding, Measurement]]
     return list(found.values())
 
 
-def _line(built: Built, source: Source) -> str:
+def _line(built: Built | None, source: Source) -> str:
     """Return a line of the kernel's source, or of the file that its PTX names; empty if there is none."""
-    kernel = built.variant.kernel
-    lines = kernel.source.splitlines()
-    if source.file:
-        lines = _lines(kernel.path.parent / source.file) if kernel.language == "ptx" else []
+    if built is None:
+        return ""
+    kernel, lines = built.variant.kernel, list[str]()
+    if not source.file:
+        lines = kernel.source.splitlines()
+    elif kernel.language == "ptx":
+        path = kernel.path.parent / source.file
+        with contextlib.suppress(OSError, ValueError):  # of a file that cannot be read
+            lines = _lines(path, path.stat().st_mtime_ns)
     return lines[source.line - 1].strip() if 0 < source.line <= len(lines) else ""
 
 
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a file; none of one that cannot be read."""
-    with contextlib.suppress(OSError, ValueError):
-        return files.text(path, most=_MOST, errors="replace").splitlines()
-    return []
+@functools.lru_cache(maxsize=4)
+def _lines(path: Path, _changed: int) -> list[str]:
+    return files.text(path, most=_MOST, errors="replace").splitlines()
 
 
 def _ratios(total: Counts) -> list[str]:

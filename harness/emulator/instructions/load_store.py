@@ -13,7 +13,7 @@ from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import BITS_OF, Group, spread
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import GLOBAL_BASE
-from harness.emulator.numbers.values import Affine, Array, Lanes, integer_of, shift
+from harness.emulator.numbers.values import Affine, Array, Integer, Lanes, integer_of, shift
 from harness.emulator.ptx.declarations import BYTES
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.knowledge import semantics
@@ -193,15 +193,17 @@ def stored(decoder: Decoder, ins: Instruction, name: str, size: int) -> Callable
         value = read(group)
         if not isinstance(value, int | Affine) and value.dtype.itemsize == size and size >= 4:
             return value
-        whole = group.integer(value, 64)
-        if isinstance(whole, int):
-            return np.array(whole & ((1 << 8 * size) - 1), f"u{size}").view(
-                BITS_OF[size] if size >= 4 else f"u{size}"
-            )[()]
-        array = whole.array().astype(f"i{size}")
-        return array.view(BITS_OF[size] if size >= 4 else f"u{size}")
+        return low_bytes(group.integer(value, 64), size)
 
     return bits
+
+
+def low_bytes(whole: Integer, size: int) -> Any:
+    """Return the low `size` bytes of an integer in the type of `memory.UNIT`."""
+    unit = BITS_OF[size] if size >= 4 else f"u{size}"
+    if isinstance(whole, int):
+        return np.array(whole & ((1 << 8 * size) - 1), f"u{size}").view(unit)[()]
+    return whole.array().astype(f"i{size}").view(unit)
 
 
 def re_float(name: str) -> bool:

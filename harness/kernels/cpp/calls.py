@@ -39,7 +39,7 @@ _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 def own(kernel: Kernel) -> str:
     """Return the CUDA C++ of a kernel's file: its text, or what its PTX computes."""
-    return decompiled.cpp(kernel.source) if kernel.language == "ptx" else kernel.source
+    return decompiled.of(kernel.source, kernel.path)
 
 
 def texts(kernel: Kernel) -> tuple[str, ...]:
@@ -71,13 +71,11 @@ def of_host(source: str, headers: tuple[bytes, ...]) -> str:
 
 def launchable(kernel: Kernel) -> Kernel:
     """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
-    entry = text.find(text.entries(own(kernel)), kernel.entry) if kernel.plain else None
+    source = own(kernel)
+    entry = text.find(text.entries(source), kernel.entry) if kernel.plain else None
     if entry is None or kernel.shared({}) or not dynamic(texts(kernel), entry.body):
         return kernel
-    return replace(
-        kernel,
-        shared=Expr.parse(_ASKED if _OPTS_IN.search(own(kernel)) else _SHARED),
-    )
+    return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(source) else _SHARED))
 
 
 def with_room(source: str, name: str, block: tuple[int, ...]) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ _HUGE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Use:
-    """What is done with elements of an array.
+    """Tell what is done with elements of an array.
 
     added: they are summands, such as steps to neighbours: small, for only the host knows how far is right
     divides: something is divided by them

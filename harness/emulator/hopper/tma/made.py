@@ -7,8 +7,7 @@ Numbers of fields: PTX ISA, "tensormap.replace".
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import re
 
 import numpy as np
 
@@ -16,28 +15,32 @@ from harness.emulator.access import Place, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import BITS_OF, Group, spread
 from harness.emulator.hopper.tma import tensormap
+from harness.emulator.instructions.load_store import low_bytes
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.values import Integer, Lanes, mask_of, shift
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.touches import READ, WRITE
 
 _NUMBERS = {  # what fields hold by the numbers that PTX has for it
-    "elemtype": {number: number for number in range(len(tensormap.SIZES))},
-    "swizzle_mode": {0: 0, 1: 32, 2: 64, 3: 128},
-    "fill_mode": {0: 0, 1: 1},
+    "elemtype": range(len(tensormap.SIZES)),
+    "swizzle_mode": (0, 32, 64, 128),
+    "fill_mode": (0, 1),
 }
 _PLAIN = {"interleave_layout", "swizzle_atomicity"}  # of which there is the first kind only
-_ORDERED = {"box_dim", "global_dim", "global_stride", "element_stride"}
+_ORDERED = {"box_dim": 5, "global_dim": 5, "global_stride": 4, "element_stride": 5}
+_WHOLE = {"global_address", "rank"}
 
 
 @handles("tensormap")
 def tensormap_(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``tensormap.replace`` and ``tensormap.cp_fenceproxy``."""
-    if ins.opcode[1] == "cp_fenceproxy":
+    if "cp_fenceproxy" in ins.opcode and len(ins.operands) == 3:
         return _copy(decoder, ins)
-    if ins.opcode[1:3] != ("replace", "tile") or len(ins.opcode) < 6:
+    name = ins.opcode[3] if len(ins.opcode) > 5 and ins.opcode[1:3] == ("replace", "tile") else ""
+    known = name in _ORDERED or name in _NUMBERS or name in _PLAIN or name in _WHOLE
+    if not known or len(ins.operands) != 2 + (name in _ORDERED):
         raise decoder.refusal(ins)
-    return _replace(decoder, ins, ins.opcode[3])
+    return _replace(decoder, ins, name)
 
 
 def _replace(decoder: Decoder, ins: Instruction, name: str) -> Run:
@@ -45,25 +48,20 @@ def _replace(decoder: Decoder, ins: Instruction, name: str) -> Run:
     address, *order, value = ins.operands
     read = decoder.address(ins, address)
     if name in _PLAIN:
-        if decoder.value(ins, value) is None or _literal(decoder, ins, value) != 0:
-            raise decoder.refusal(ins)
+        _literal(decoder, ins, value, range(1))
         return lambda group, where: None
-    at, size = tensormap.field(name, _literal(decoder, ins, order[0]) if name in _ORDERED else 0)
-    new: Callable[[Group], Any]
-    if name in _NUMBERS:
-        number = _NUMBERS[name].get(_literal(decoder, ins, value))
-        if number is None:
-            raise decoder.refusal(ins)
-        new = lambda group: number  # noqa: E731
-    else:
-        new = decoder.integer(ins, value, 8 * size)
+    at, size = tensormap.field(name, _literal(decoder, ins, order[0], range(_ORDERED[name])) if order else 0)
+    numbers = _NUMBERS.get(name)
+    if numbers is not None:
+        value = str(numbers[_literal(decoder, ins, value, range(len(numbers)))])
+    new = decoder.integer(ins, value, 8 * size)
     more = 1 if name == "rank" else 0  # PTX counts extents from 0
     space = next((part.partition("::")[0] for part in ins.opcode if part in ("global", "shared::cta")), "")
 
     def run(group: Group, where: Lanes) -> None:
         base, offset = read(group)
         found = place(group, ins, space, shift(base, offset + at), where, size)
-        values = [_bits(group, new(group), size, more)]
+        values = [low_bytes(shift(group.integer(new(group), 64), more), size)]
         observe(group, ins, found, WRITE, size, values)
         store(group, found, size, values)
         begins = place(group, ins, space, shift(base, offset), where, 8)
@@ -106,6 +104,8 @@ def _made(group: Group, address: Integer, where: Lanes) -> None:
 
 def acquire(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``fence.proxy.tensormap::generic.acquire``: the block has what is at an address now."""
+    if not ins.operands:
+        raise decoder.refusal(ins)
     read = decoder.address(ins, ins.operands[0])
 
     def run(group: Group, where: Lanes) -> None:
@@ -117,17 +117,9 @@ def acquire(decoder: Decoder, ins: Instruction) -> Run:
     return run
 
 
-def _literal(decoder: Decoder, ins: Instruction, text: str) -> int:
-    """Return the value of an operand that is a literal; refuses any other."""
-    try:
-        return int(text, 0)
-    except ValueError:
-        raise decoder.refusal(ins) from None
-
-
-def _bits(group: Group, value: Any, size: int, more: int) -> Any:
-    """Return an integer, with `more` added, in the type of `memory.UNIT`."""
-    whole = group.integer(value, 64)
-    if isinstance(whole, int):
-        return np.array((whole + more) & ((1 << 8 * size) - 1), f"u{size}").view(BITS_OF[size])[()]
-    return (whole.array() + more).astype(f"i{size}").view(BITS_OF[size])
+def _literal(decoder: Decoder, ins: Instruction, text: str, known: range) -> int:
+    """Return the value of an operand that is a literal among `known`; refuses any other."""
+    found = int(text, 0) if re.fullmatch(r"0[xX][\da-fA-F]+|\d+", text) else -1
+    if found not in known:
+        raise decoder.refusal(ins)
+    return found
