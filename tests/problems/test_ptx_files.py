@@ -121,6 +121,16 @@ def test_what_cannot_be_checked_says_why(tmp_path: Path) -> None:
     assert code == 1 and "does not assemble" in output
 
 
+@pytest.mark.parametrize("suffix", [".cu", ".ptx"])
+def test_a_part_of_a_name_is_no_entry(tmp_path: Path, suffix: str) -> None:
+    source = 'extern "C" __global__ void added(float* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = 1; }'
+    path = tmp_path / f"k{suffix}"
+    path.write_text(compile_ptx(source) if suffix == ".ptx" else source)
+    code, output = check_file(path, "--entry", "add")
+    assert code == 2 and "no kernel 'add'" in output and "it has added" in output
+    assert check_file(path, "--entry", "added")[0] == 0
+
+
 def test_a_struct_is_refused_by_its_size(tmp_path: Path) -> None:
     path = tmp_path / "whole.ptx"
     path.write_text(
