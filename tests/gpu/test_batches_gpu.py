@@ -13,6 +13,7 @@ from harness.dispatch.call import batch as batches
 from harness.dispatch.call import gpus
 from harness.driver import BorrowedStream
 from harness.problems.gemm import GEMMS
+from shared.on_card import covering
 
 pytestmark = pytest.mark.gpu
 KERNELS = sorted({c.variant.kernel.name for c in choose.candidates() if batches.takes(c.variant.kernel)})
@@ -78,14 +79,14 @@ def test_a_graph_gives_equal_bits(torch: Any, kind: str) -> None:
 @pytest.mark.parametrize("shape", [(5, 72, 136, 40), (3, 200, 328, 264), (7, 33, 57, 19)], ids=str)
 @pytest.mark.parametrize("layout", ["NN", "NT", "TN", "TT"])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_every_candidate_in_one_launch(
+def test_candidates_in_one_launch(
     torch: Any, kernel: str, layout: str, shape: tuple[int, int, int, int]
 ) -> None:
     """With maps and without; the sums are exact. What lies between matrices stays as it is."""
     gpu, (count, m, n, k) = gpus.gpu(torch.cuda.current_device()), shape
-    found = [c for c in choose.candidates() if c.variant.kernel.name == kernel]
-    dtype = found[0].dtype
-    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype.name, torch.float32)
+    found = covering([c.variant for c in choose.candidates() if c.variant.kernel.name == kernel])
+    dtype = found[0].kernel.dtype
+    kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype, torch.float32)
     stream = BorrowedStream(gpu.context, torch.cuda.current_stream().cuda_stream)
 
     def operand(rows: int, columns: int, transposed: bool, gap: int) -> Any:
@@ -99,12 +100,12 @@ def test_every_candidate_in_one_launch(
     out = torch.full((count * (m * n + gap),), 77.0, device="cuda").to(kind)
     c = out.as_strided((count, m, n), (m * n + gap, n, 1))
     flips = {name: int(letter == "T") for name, letter in zip(("transa", "transb"), layout, strict=True)}
-    problem = GEMMS[dtype.name](M=m, N=n, K=k, **flips)
+    problem = GEMMS[dtype](M=m, N=n, K=k, **flips)
     batch = batches.Batch(count, m * k + gap, k * n + 2 * gap, m * n + gap)
     wanted = (a.double() @ b.double()).to(kind)
     ran = 0
     for one in found:
-        variant = choose.laid_out(one.variant, layout, "A" if m <= n else "B")
+        variant = choose.laid_out(one, layout, "A" if m <= n else "B")
         if choose.unread(variant, layout):
             continue
         launch = gpu.one_launch(batches.compiled(variant), problem, batch)

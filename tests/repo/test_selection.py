@@ -1,4 +1,4 @@
-"""Which tests a run takes: slow ones, those that need the GPU alone, and the representatives of a sweep."""
+"""Which tests a run takes: slow ones, those that need the GPU alone, and which variants are enough."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from harness.kernels import catalog
+from harness.kernels.spec import Variant
 from shared import alone, selection
+from shared.on_card import covering
 from shared.sweeps import FAST_BUILDS, sweep
 
 TESTS = """
@@ -236,3 +238,20 @@ def test_every_representative_is_a_shipped_kernel() -> None:
     assert all(catalog.kernel(name).fits(arch) for name, arch in FAST_BUILDS)
     archs = {arch for _, arch in FAST_BUILDS}
     assert {"sm_75", "sm_80", "sm_90a", "sm_100", "sm_120"} <= archs
+
+
+def test_covering_variants() -> None:
+    """Of 48 sets few have each height and each pair of switches; with one less something is missing."""
+    (kernel,) = catalog.find("23_wgmma_pipeline")
+    heights, switches = range(64, 192, 16), [(p, c) for p in (0, 1) for c in (1, 2, 4)]
+    sets = [
+        {"BM": m, "BN": 128, "STAGES": 0, "PINGPONG": p, "CLUSTER": c} for m in heights for p, c in switches
+    ]
+    few = covering([kernel.variant(**params) for params in sets])
+
+    def shown(variants: list[Variant]) -> set[tuple[int, ...]]:
+        pairs = {(v.params["PINGPONG"], v.params["CLUSTER"]) for v in variants}
+        return {(v.params["BM"],) for v in variants} | pairs
+
+    wanted = {(m,) for m in heights} | set(switches)
+    assert len(few) <= 10 and shown(few) == wanted and shown(few[:-1]) != wanted
