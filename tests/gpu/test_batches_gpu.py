@@ -85,6 +85,8 @@ def test_candidates_in_one_launch(
     """With maps and without; the sums are exact. What lies between matrices stays as it is."""
     gpu, (count, m, n, k) = gpus.gpu(torch.cuda.current_device()), shape
     found = covering([c.variant for c in choose.candidates() if c.variant.kernel.name == kernel])
+    if kernel.endswith("_fp16"):
+        del found[8:]  # the text is that of bf16, for another type
     dtype = found[0].kernel.dtype
     kind = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(dtype, torch.float32)
     stream = BorrowedStream(gpu.context, torch.cuda.current_stream().cuda_stream)

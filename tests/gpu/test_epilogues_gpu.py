@@ -35,12 +35,12 @@ KERNELS = sorted({c.variant.kernel.name for c in choose.candidates()})
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda e: e.label)
 def test_every_kernel_of_the_choice(gpu: Context, cache: Cache, epilogue: Epilogue, kernel: str) -> None:
-    """Two candidates of it, by the bounds of the reference; the memory beside the result stays as it was."""
+    """One or two of its candidates, by the bounds of the reference; memory beside the result is as before."""
     arch = str(Arch.of_capability(*gpu.device.capability))
     fit = [c.variant for c in choose.candidates() if c.variant.kernel.name == kernel]
     if not fit[0].kernel.fits(arch):
         pytest.skip(f"{kernel} is not for {arch}")
-    for variant in fit[:2]:
+    for variant in fit[: 2 if epilogue == EPILOGUES[0] else 1]:
         kind = variant.kernel.dtype
         given = epilogue if kind in ("bf16", "fp16") else epilogue._replace(float_c=False)
         cubin = compiler.compile_kernel(given.compiled(variant), arch, cache)
