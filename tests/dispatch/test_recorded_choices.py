@@ -34,7 +34,6 @@ STALE: tuple[tuple[str, str, str], ...] = (
         )
     ),
     ("squares-fp16x3", "512 fp16x3", FP32),
-    *((f"{name}-tf32", "1024 tf32", TREES) for name in ("graph", "squares")),
     *(
         (f"{name}-{dtype}{end}", f"{shape} {dtype}", TREES)
         for dtype in ("bf16", "fp16")

@@ -285,6 +285,7 @@ def test_what_is_worth_it_by_itself(torch: Any) -> None:
     assert preferred(2048, 2048, 2048, "fp32", "NN")
 
 
+@pytest.mark.alone
 def test_products_are_timed_beside_pytorchs(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three products take three times as long as one, and what is faster is what runs."""
     from harness.torch import replace, report, timed
