@@ -20,7 +20,7 @@ from harness.problems.guessed import contents
 
 _LARGEST = 4096  # a number of the text that counts elements
 _LONGEST = 2**24  # elements
-_DEEPEST = 4  # variables in each other
+_DEEPEST, _LONG = 4, 300  # variables in each other, and characters of what they stand for
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
 _THREADS = re.compile(r"\s*(?:blockDim\s*\.\s*x|\w+\s*\.\s*(?:size|num_threads)\s*\(\s*\))\s*")
@@ -144,7 +144,8 @@ def ends(body: str, pointer: str) -> Iterator[Expr]:
         for at in re.finditer(rf"\b{name}\s*(?:<|>=)(?!=)", body):
             end = re.split(r"&&|\|\||\?", value_at(body, at.end()))[0]
             for _ in range(_DEEPEST):
-                end = re.sub(_WORD, lambda word: f"({given.get(word[1], word[1])})", end)
+                if len(end) < _LONG:
+                    end = re.sub(_WORD, lambda word: f"({given.get(word[1], word[1])})", end)
             with contextlib.suppress(ExprError):
                 found = Expr.parse(end.replace("/", "//"))
                 if "*" in end and len(found.names) > 1:
