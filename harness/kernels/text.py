@@ -37,7 +37,8 @@ _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "uns
 _HIDDEN = str.maketrans("*&[]", "\0\1\2\3")  # in template arguments, which are no pointers by that
 _SHOWN = str.maketrans("\0\1\2\3", "*&[]")
 INDICES = "(?:threadIdx|blockIdx)"
-_ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|_group|block_(?:index|rank)"  # of which axes is not said
+# Blocks of which axes are not said; a group of the threads of one is none.
+_ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|this_grid|grid_group|cluster|group_index|block_(?:index|rank)"
 _SCOPE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 
 

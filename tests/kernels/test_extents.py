@@ -21,7 +21,7 @@ THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
     ("index", "width"),
     [("i * 3 + 2", 3), ("3 * (i + j) + 2", 3), ("(a * n + i) * 4 + 3", 4), ("i * 3 + 1", 1), ("i * 2 + 1", 1),
      ("at + 2", 3), ("at", 1), ("twice + 2", 1), ("mixed + 2", 1),
-     ("i * 64 + 63", 1), ("i * 3 + 2 + j", 1), ("i + 2", 1), ("n", 1)],
+     ("i * 64 + 63", 1), ("i * 3 + 2 + j", 1), ("i + 2", 1), ("n", 1), ("of[i] * 3 + 2", 3)],
 )  # fmt: skip
 def test_numbers_that_belong_together(index: str, width: int) -> None:
     given = "int at = (j * w + i) * 3, mixed = i * 3 + j, twice = i * 3; twice = j * 3;"
@@ -91,7 +91,8 @@ def test_sizes_that_are_factors(index: str, factors: int) -> None:
     [("x[at] = x[i + at] + x[i - at];", True), ("x[at] = x[at - 1 - i];", False),
      ("x[(y + at) * w] = 0;", True), ("x[i] = at;", False),
      ("if (i < at) x[at] = 1;", False), ("x[i * at + at] = 1;", False), ("x[i] = x[at % n];", False),
-     ("f(x, at); x[at] = 1;", False), ("x[i] = 1;", False), ("x[matter + atom] = 1;", False)],
+     ("f(x, at); x[at] = 1;", False), ("x[i] = 1;", False), ("x[matter + atom] = 1;", False),
+     ("x[(i) + (at)] = 1;", True), ("x[(i) * (at) + (j)] = 1;", False)],
 )  # fmt: skip
 def test_what_is_only_added_in_indices_is_an_offset(body: str, offset: bool) -> None:
     assert extents.offset(body, "at") == offset
@@ -104,6 +105,19 @@ def test_what_is_called_an_offset_may_be_added_before() -> None:
         assert extents.offset(body, "offset")
         assert not extents.offset(body.replace("offset", "stride"), "stride")
     assert not extents.offset("i += offset; if (i < offset) x[i] = n;", "offset")
+
+
+@pytest.mark.parametrize(
+    ("body", "window"),
+    [
+        ("int r = n / 2; for (int k = -r; k <= r; k++) s += x[i + k] * w[k + r];", True),
+        ("const int half = n >> 1; for (int k = -half; k <= half; ++k) s += x[i + k];", True),
+        ("int r = n / 2; for (int k = 0; k <= r; k++) s += x[i + k];", False),
+        ("int r = m / 2; for (int k = -r; k <= r; k++) s += x[i + k] * w[n];", False),
+    ],
+)
+def test_the_size_of_a_filter_is_twice_how_far_a_kernel_looks(body: str, window: bool) -> None:
+    assert extents.window(body, "n") == window
 
 
 @pytest.mark.parametrize(

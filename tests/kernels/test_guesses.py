@@ -87,11 +87,14 @@ def test_blocks_that_each_have_an_item_are_no_more_than_others() -> None:
         ("int i = blockIdx.x * W + threadIdx.x, j = blockIdx.x * 3;", "<float, 16>", (256,), (256,)),
         ("int i = blockIdx.x * 4096 + threadIdx.x;", "<float, 16>", (256,), (4096,)),
         (COLUMN_AND_ROW, "<float, 16>", (64, 4), (4, 64)),
+        (COLUMN_AND_ROW.replace("* 4", "* R"), "<float, 16>", (64,), (1, 64)),
+        ("int i = blockIdx.x * W + threadIdx.x; x += blockIdx.y * B * n;", "<float, 16>", (64,), (16, 64)),
+        ("const int row_threads = 16; int i = threadIdx.x / row_threads;", "<float, 16>", (256,), (256,)),
     ],
 )  # fmt: skip
 def test_what_a_block_covers(body: str, template: str, block: tuple[int, ...], tile: tuple[int, ...]) -> None:
     source = (
-        "constexpr int W = 64;\n"
+        "constexpr int W = 64, R = 1;\n"
         f"template <typename T, int B> __global__ void k(T* x, int n) {{ {body} x[i] = 0; }}\n"
         "int other() { int n = 77; }\n"
     )
@@ -106,6 +109,7 @@ def test_what_a_block_covers(body: str, template: str, block: tuple[int, ...], t
         ("int main() { own::k<<<1, 64>>>(x); }", (64,)),
         ("int main() { k<<<1, dim3(96, 1, 1)>>>(x); }", (96,)),
         ("int main() { k<<<1, dim3(1, 32, 1)>>>(x); }", (1, 32)),
+        ("int main() { dim3 b(32, 2); int t = b.x * b.y; k<<<1, t>>>(x); }", (64,)),
         ("int main() { k<<<4, threads>>>(x); }", (128,)),
     ],
 )
@@ -508,7 +512,13 @@ EXPLICIT
 
 
 @pytest.mark.parametrize(
-    ("explicit", "element"), [("template void host<double>(double*, size_t);", "double"), ("", "float")]
+    ("explicit", "element"),
+    [
+        ("template void host<double>(double*, size_t);", "double"),
+        ("template Grid<int, 2>* host<double>(double*, size_t);", "double"),
+        ("template Grid<int, 2>* other<double>(double*, size_t);", "float"),
+        ("", "float"),
+    ],
 )
 def test_a_launch_in_a_template_of_the_host(explicit: str, element: str) -> None:
     source = IN_A_TEMPLATE.replace("EXPLICIT", explicit)

@@ -290,3 +290,35 @@ template <int VEC, typename scalar_t> void run(int n) { copy<scalar_t, VEC><<<1,
 )
 def test_template_arguments_of_host_functions_are_those_of_a_call(host: str, entry: str) -> None:
     assert launches.launches(COPY + host)[0].entry == entry
+
+
+def test_functions_of_headers_are_read_in_indices(tmp_path: Path) -> None:
+    """Read those of one line that belong to no class; a group of threads says nothing of blocks."""
+    (tmp_path / "flat.h").write_text("""namespace own {
+struct Rows { int size; __device__ int flat(int a) const { return a * size; } };
+__device__ inline int flat(int a, int b, int c, int rows, int cols) { return (a * rows + b) * cols + c; }
+}
+""")
+    path = tmp_path / "k.cu"
+    source = """#include <cooperative_groups.h>
+#include "flat.h"
+namespace cg = cooperative_groups;
+__global__ void twice(const float* x, float* y, int rows, int cols) {
+  auto block = cg::this_thread_block();
+  for (int r = threadIdx.y; r < rows; r += blockDim.y)
+    for (int c = threadIdx.x; c < cols; c += blockDim.x)
+      y[own::flat(blockIdx.x, r, c, rows, cols)] = 2 * x[own::flat(blockIdx.x, r, c, rows, cols)];
+}
+void run(const float* x, float* y, int batch, int rows, int cols) {
+  dim3 grid(batch), block(32, 8);
+  twice<<<grid, block>>>(x, y, rows, cols);
+}
+"""
+    path.write_text(source)
+    ran = CliRunner().invoke(main, ["check", str(path)])
+    assert ran.exit_code == 0 and ",1,1 --block 32,8,1" in ran.output, ran.output
+    path.write_text(source.replace("r < rows", "r <= rows"))
+    ran = CliRunner().invoke(main, ["check", str(path)])
+    assert ran.exit_code == 1 and "out of bounds" in ran.output, ran.output
+    whole = text.entries(source.replace("this_thread_block", "this_grid"))
+    assert ("y" in text.entries(source)[0].flat, "y" in whole[0].flat) == (True, False)

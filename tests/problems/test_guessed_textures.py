@@ -348,3 +348,17 @@ def test_what_calls_say(call: str, kind: str, extents: str, written: bool) -> No
     (entry,) = text.entries(f"__global__ void k(cudaTextureObject_t t, float* o) {{ {call}; }}")
     used = textures.of(entry.body, entry)["t"]
     assert (used.kind, " ".join(used.extents), used.written) == (kind, extents, written)
+
+
+@pytest.mark.parametrize(
+    ("given", "extents"), [("t, x, y, 1", "width height layers"), ("t, x, y", "width height")]
+)
+def test_functions_of_one_name_are_told_apart_by_how_much_they_are_given(given: str, extents: str) -> None:
+    source = f"""
+__device__ float at(cudaTextureObject_t t, int x, int y, int l) {{ return tex2DLayered<float>(t, x, y, l); }}
+__device__ float at(cudaTextureObject_t t, int x, int y) {{ return tex2D<float>(t, x, y); }}
+__global__ void k(cudaTextureObject_t t, float* o) {{ {XY} o[x] = at({given}); }}
+"""
+    (entry,) = text.entries(source)
+    used = textures.of(textures.whole([source], entry, "k"), entry)["t"]
+    assert " ".join(used.extents) == extents

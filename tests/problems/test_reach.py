@@ -65,6 +65,43 @@ __global__ void pitched(const float* x, float* y, int rows, int cols) {
 """
 
 
+SQUARE = """const int SIDE = 100;
+__global__ void square(float* field, const float* at, int count) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  for (int x = i; x < SIDE; x += gridDim.x * blockDim.x)
+    for (int y = 0; y < SIDE; y++) {
+      float sum = 0;
+      for (int k = 0; k < count; k++) sum += at[k] * (x + y);
+      field[y * SIDE + x] = sum;
+    }
+}
+"""
+POINTS = """__device__ float length(int at, const float* points) {
+  float3 p = {points[3 * at], points[3 * at + 1], points[3 * at + 2]};
+  float sum = p.x * p.x + p.y * p.y;
+  return sqrtf(sum + p.z * p.z);
+}
+__global__ void lengths(const float* xyz, float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = length(i, xyz);
+}
+"""
+PADDED = """__global__ void padded(const float* x, float* y, int channels, int rows, int cols, int pad) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  int wide = cols + 2 * pad, high = rows + 2 * pad;
+  int whole = channels * high * wide;
+  if (i < whole) {
+    int c = i / (high * wide), r = i / wide % high - pad, q = i % wide - pad;
+    y[i] = r >= 0 && r < rows && q >= 0 && q < cols ? x[(c * rows + r) * cols + q] : 0.f;
+  }
+}
+void run(const float* x, float* y, int channels, int rows, int cols, int pad) {
+  int whole = channels * (rows + 2 * pad) * (cols + 2 * pad);
+  padded<<<(whole + 255) / 256, 256>>>(x, y, channels, rows, cols, pad);
+}
+"""
+
+
 def check(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
     path = folder / "k.cu"
     path.write_text(source)
@@ -83,8 +120,10 @@ def check(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
         (STAGED, "-a in=256000 -a out=256000", "b < batches", "b <= batches"),
         (PITCHED, "-a x=64576 -a y=4096", "r < rows", "r <= rows"),
         (PITCHED, "-a x=64576 -a y=4096", "  if (c < cols)\n    for", "  if (c <= cols)\n    for"),
+        (SQUARE, "-a field=10000", "y < SIDE", "y <= SIDE"),
+        (POINTS, "-a xyz=3000", "points[3 * at + 2]", "points[3 * at + 3]"),
     ],
-    ids=["planes", "guard", "rows", "norm", "sum", "blocks", "pitch", "columns"],
+    ids=["planes", "guard", "rows", "norm", "sum", "blocks", "pitch", "columns", "square", "points"],
 )
 def test_a_buffer_is_as_long_as_its_kernel_goes(
     tmp_path: Path, source: str, said: str, right: str, wrong: str
@@ -95,6 +134,19 @@ def test_a_buffer_is_as_long_as_its_kernel_goes(
     assert said.partition("-a")[2].split()[0] in output.partition("shapes:")[2].splitlines()[0]
     assert source.count(right) == 1
     code, output = check(tmp_path, source.replace(right, wrong))
+    assert code == 1 and "out of bounds" in output, output
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("y[i] = r", "y[i + 1] = r"), ("rows + r) * cols", "rows + r + 1) * cols")]
+)
+def test_a_buffer_is_as_long_as_the_product_that_its_index_stays_below(
+    tmp_path: Path, right: str, wrong: str
+) -> None:
+    code, output = check(tmp_path, PADDED)
+    assert code == 0 and "-a y=294912" in output, output
+    assert PADDED.count(right) == 1
+    code, output = check(tmp_path, PADDED.replace(right, wrong))
     assert code == 1 and "out of bounds" in output, output
 
 

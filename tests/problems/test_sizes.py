@@ -275,6 +275,8 @@ def test_rows_that_nothing_guards_fill_the_blocks_that_cover_them(body: str, fou
     grid = [Expr.parse("(rows + 12 - 1) // 12"), Expr.parse("cols * rows")]
     assert sizes.covered(grid, [128], entry(body), {"rows": 64, "cols": 64}) == found
     assert not sizes.covered(grid, [32, 12], entry(body), {"rows": 64, "cols": 64})  # a row for each thread
+    wide = sizes.covered([Expr.parse("(rows + 99) // 100")], [128], entry(body), {"rows": 64, "cols": 64})
+    assert wide == ({"rows": 100} if found else {})
 
 
 STRIDED = "c[h * stride_h + i * stride_i + j] = 0;"
@@ -330,3 +332,57 @@ def test_a_size_of_the_host_is_not_cut_to_an_array_that_is_too_small(count: str,
     one = entry("float own[8]; for (int e = 0; e < k; e++) own[e] = 0;", "float* y, int k")
     launched = launches.launches(f"void run(float* y, int m) {{ k<<<8, 256>>>(y, {count}); }}")[0]
     assert sizes.usual(one, ["k"], 1000, 256, Values({}), launched) == {"k": found}
+
+
+CLASSES = """
+__global__ void softmax(const float* x, float* y, int rows, int classes) {
+  extern __shared__ float own[];
+  int row = blockIdx.x, t = threadIdx.x;
+  if (row >= rows) return;
+  if (t < classes) own[t] = expf(x[row * classes + t]);
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < classes; i++) sum += own[i];
+  if (t < classes) y[row * classes + t] = own[t] / sum;
+}
+void run(const float* x, float* y, int rows) {
+  softmax<<<rows, 32, CLASSES * sizeof(float)>>>(x, y, rows, CLASSES);
+}
+"""
+FILTER = f"""
+__global__ void blurred(const float* in, const float* w, float* out, int width, int height, int taps) {{
+  {XY}
+  if (x >= width || y >= height) return;
+  int half = taps / 2;
+  float sum = 0;
+  for (int k = -half; k <= half; k++) sum += w[k + half] * in[y * width + min(max(x + k, 0), width - 1)];
+  out[y * width + x] = sum;
+}}
+void run(float* in, float* w, float* out, int width, int height, int taps) {{
+  cudaMalloc(&w, taps * sizeof(float));
+  dim3 block(16, 16), grid((width + 15) / 16, (height + 15) / 16);
+  blurred<<<grid, block>>>(in, w, out, width, height, taps);
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "said", "old", "new"),
+    [
+        (f"#define CLASSES 10\n{CLASSES}", "-a classes=31", "if (t < classes) y", "if (t <= classes) y"),
+        (f"#define CLASSES 10\n{CLASSES}", "-a classes=31", "CLASSES 10", "CLASSES 40"),  # than threads
+        (FILTER, "-a taps=5", "k <= half", "k <= half + 1"),
+    ],
+    ids=["classes", "more classes", "filter"],
+)
+def test_sizes_of_which_each_element_has_a_thread_and_of_filters(
+    tmp_path: Path, source: str, said: str, old: str, new: str
+) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(source)
+    ran = CliRunner().invoke(main, ["check", str(path)], env={"COLUMNS": "200"})
+    assert ran.exit_code == 0 and said in ran.output, ran.output
+    assert source.count(old) == 1
+    path.write_text(source.replace(old, new))
+    ran = CliRunner().invoke(main, ["check", str(path)])
+    assert ran.exit_code == 1 and "FAILED" in ran.output, ran.output

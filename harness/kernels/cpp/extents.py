@@ -55,7 +55,7 @@ def width(body: str, pointer: str, values: Values) -> int:
     given = _once_given(body)
     indices = [
         re.sub(r"\A\s*(\w+)", lambda word: f"({given[word[1]]})" if word[1] in given else word[0], index)
-        for index in re.findall(rf"\b{re.escape(pointer)}\s*\[([^][;]*)\]", body)
+        for index in re.findall(rf"\b{re.escape(pointer)}\s*\[((?:[^][;]|\[[^][;]*\])*)\]", body)
     ]
     last = re.compile(r"(?:\*\s*(\d+)|\b(\d+)\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\d+)\s*\Z")
     found = [(int(at[1] or at[2]), int(at[3])) for index in indices if (at := last.search(index))]
@@ -255,7 +255,8 @@ def offset(body: str, name: str) -> bool:
     """
     word = rf"\b{re.escape(name)}\b"
     added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])")
-    rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), body)
+    bare = re.sub(rf"(?<!\w)\(\s*({word})\s*\)", r"\1", body)  # of a macro's parameter, ``(i) * (n)``
+    rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), bare)
     if re.fullmatch(r"(?i:\w*(?:offset|begin|first|base)\w*)", name):
         rest = re.sub(rf"\+=\s*{word}\s*;|=\s*\w+\s*\+\s*{word}\s*[;,]", ";", rest)
     return bool(re.search(word, body)) and not re.search(word, rest)
@@ -272,6 +273,15 @@ def radius(body: str, name: str) -> bool:
     twice = rf"(?:\b2\s*\*\s*{word}|{word}\s*(?:\*\s*2\b|<<\s*1\b))\s*\)?\s*\+\s*1\b"
     called = re.fullmatch(r"(?i:\w*rad(?:ius)?|\w*halo|\w*_r|r|\w+R)", name)
     return bool(called and re.search(twice, body))
+
+
+def window(body: str, name: str) -> bool:
+    """Return True for the size of a filter, of which a half is how far a kernel looks to both sides.
+
+    ``r = n / 2;`` and ``for (k = -r; k <= r; k++)`` go through ``2 * r + 1`` elements, which is an odd n.
+    """
+    halves = re.findall(rf"\b(\w+)\s*=\s*{re.escape(name)}\s*(?:/\s*2|>>\s*1)\s*[;,]", body)
+    return any(radius(body, half) for half in halves)
 
 
 def shift(body: str, name: str) -> bool:

@@ -41,6 +41,7 @@ _TAKEN = frozenset(
 # What tells a kernel its block, or may: macros and headers of others.
 _GRID = re.compile(r"blockIdx|grid|ctaid|cluster|#\s*include\s*\"|\b[A-Z][A-Z\d_]{4,}\s*\(")
 _THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
+_PARTS_OF = re.compile(r"(?:\b|_)(?:row|col)", re.IGNORECASE)  # of the threads of a block
 _PER_BLOCK = re.compile(r"(?:n(?:um)?_?)?threads_?per_?block|tpb|block_?dim(?:_?x)?", re.IGNORECASE)
 
 
@@ -178,9 +179,8 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
 
     None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled, but
-    for those in constant memory whose numbers are known. One
-    without has them in its text, as a macro or a constant, and fits its host code alone. So do the buffers
-    where the grid is too long to be taken.
+    for those in constant memory whose numbers are known. One without has them in its text, as a macro or a
+    constant, and fits its host code alone. So do the buffers where the grid is too long to be taken.
     """
     launched = launches.of(source, name)
     parameters = axes(entry).parameters
@@ -215,10 +215,8 @@ def as_threads(source: str, entry: text.Entry, name: str, block: int) -> dict[st
 
     One that is called as the threads of a block has their number, `block`.
     """
-    launched, parameters = (
-        launches.of(source, name) or launches.by_argument(source, name),
-        axes(entry).parameters,
-    )
+    launched = launches.of(source, name) or launches.by_argument(source, name)
+    parameters = axes(entry).parameters
     given = zip(parameters, launched.threads if launched else (), strict=False)
     called = {p.name: block for p in parameters if not p.pointer and _PER_BLOCK.fullmatch(p.name)}
     made = {p.name: threads for p, threads in given if not p.pointer and threads not in (0, 1)}
@@ -266,8 +264,9 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     An instance, ``k<128>``, may have the number of threads among its arguments, and a text among the
     constants that the kernel uses.
     """
-    given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
+    given, used = entry.types(name), list(dict.fromkeys(re.findall(r"\w+", entry.body)))
     values = numbers([source], entry, name)
+    used = [word for word in used if not _PARTS_OF.search(word)]
     known = [given[n] for n in given if _THREADS.fullmatch(n) and given[n].isdecimal()]
     known += [str(n) for word in used if _THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
@@ -337,8 +336,15 @@ def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     values = numbers([source], entry, name)
     found = {}
     for axis in set("xyz") - entry.items:
-        written = {values.number(step) for along, step, _ in entry.steps if along == axis}
+        written = {_elements(step, entry, values) for along, step, _ in entry.steps if along == axis}
         number = written.pop() if len(written) == 1 else None
-        if number is not None and number > 1:
+        if number is not None and number > (axis == "x"):  # a row of a block is one along y
             found[axis] = number
     return found
+
+
+def _elements(step: str, entry: text.Entry, values: Values) -> int | None:
+    """Return the number in a step, 128 of ``BM`` or of ``BM * K``, rows of K; None where it is not known."""
+    sizes = {p.name for p in entry.parameters if not p.pointer}
+    factors = [factor for part in step.split("*") if (factor := part.strip()) not in sizes]
+    return values.number(" * ".join(factors)) if factors else None

@@ -124,6 +124,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         strides=list(apart), pitches=list(pitches), derived=derived,
         changed=[p.name for p in pointers if not p.const or p.name in maps], dimensions=shaped,
         images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),
+        source="\n".join(map(text.blank, texts)),
     )  # fmt: skip
 
     passed = functools.partial(_passed, known=parameters, structs=structs, maps=maps)
@@ -243,6 +244,7 @@ def _integers(
     fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
     used = calls.reached(texts, entry.body)
     around = {n: _RADIUS for n in ints if n not in fixed | few and extents.radius(used, n)}
+    around |= {n: few.get(n, 2 * _RADIUS + 1) for n in ints if n not in fixed and extents.window(used, n)}
     fixed |= around if len(around) < len(ints) else {}
     whole = [n for n in ints if n not in powers | fixed.keys()]
     return fixed, powers, whole

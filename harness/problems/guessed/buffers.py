@@ -7,6 +7,7 @@ index, or what host code allocates.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Parameters:
     launched: the launch of host code
     ties: what host code gives to members of objects by value
     several: the pointers that lead to arrays of tensor maps
+    source: the texts of the kernel, which have functions that it calls
     """
 
     values: Sequence[text.Parameter]
@@ -80,6 +82,12 @@ class Parameters:
     launched: Launch | None = None
     ties: Mapping[str, Sequence[str | int | None]] = field(default_factory=dict)
     several: Mapping[str, pointed.Several] = field(default_factory=dict)
+    source: str = ""
+
+    @functools.cached_property
+    def _ends(self) -> dict[str, list[Expr]]:
+        """Return what the indices of pointers stay below, by name."""
+        return {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
 
     def least(self, sizes: Mapping[str, Any]) -> int:
         """Return the least size, below which integers are indices."""
@@ -124,6 +132,11 @@ class Parameters:
         for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
             if at.shares * blocks >= 2 * found[name]:
                 found[name] = at.shares * blocks
+        integers = self.integers(axes)
+        for name, ends in self._ends.items():
+            whole_ends = (end(integers) for end in ends if end.names <= integers.keys())
+            if (most := max(whole_ends, default=0)) >= 2 * found[name] and most <= _LONGEST:
+                found[name] = most
         few = pointed.entries(max(sizes), length)
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
         if large := next((name for name, count in whole.items() if count > _LONGEST), None):
@@ -176,7 +189,8 @@ class Parameters:
         given, more = problem._given, {}
         guessed = reached.keys() - given.keys() - self.held.keys() - self.lengths.keys()
         beyond = [p for p in self.pointers if p.name in guessed and p.name == self.dimensions.called(p.name)]
-        means = reach.of(self.entry, [p.name for p in beyond], self.whole, self.numbers, self.threads)
+        names = [p.name for p in beyond]
+        means = reach.of(self.entry, names, self.whole, self.numbers, self.threads, self.source)
         for p in beyond:
             count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
             much = not sizes or count >= 2 * getattr(problem, p.name)

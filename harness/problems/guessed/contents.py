@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from harness.kernels import text
 from harness.kernels.cpp.host.values import Values
+from harness.kernels.cpp.source import inlined
 
 _NAP = r"__nanosleep\([^()]*\);"
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
@@ -55,7 +56,7 @@ def of(body: str, name: str, values: Values, source: str = "", others: Sequence[
     """
     return Held(
         begins=begins(body, name),
-        counts=_first([counts(b, n, values) for b, n in ((body, name), *_passed(source, body, name))]),
+        counts=_first([counts(b, n, values) for b, n in ((body, name), *passed(source, body, name))]),
         targets=targets(body, name),
         into=frozenset(into(body, name, others)),
         summed=summed(body, name),
@@ -184,16 +185,21 @@ def _first(found: Sequence[int | None]) -> int | None:
     return next((n for n in found if n is not None), None)
 
 
-def _passed(source: str, body: str, pointer: str) -> Iterator[tuple[str, str]]:
-    """Yield (body, parameter) of the functions of a text to which a body passes a pointer."""
-    for name in dict.fromkeys(re.findall(rf"\b(\w+)\s*\([^;{{}}]*\b{re.escape(pointer)}\b", body)):
+def passed(source: str, body: str, pointer: str) -> Iterator[tuple[str, str]]:
+    """Yield (body, parameter) of the functions of a text to which a body passes a pointer.
+
+    Other parameters have the names that they are given there.
+    """
+    for name in dict.fromkeys(re.findall(rf"\b(\w+)\s*\((?=[^;{{}}]*\b{re.escape(pointer)}\b)", body)):
         call = re.search(rf"\b{name}\s*\(([^;{{}}()]*\b{re.escape(pointer)}\b[^;{{}}()]*)\)", body)
         made = re.search(rf"\b{name}\s*\(([^(){{}};]*)\)\s*\{{", source)
         if call is None or made is None or (closed := text.closing(source, made.end() - 1)) < 0:
             continue
-        for given, parameter in zip(text.split(call[1]), text.split(made[1]), strict=False):
-            if re.search(rf"\b{re.escape(pointer)}\b", given):
-                yield source[made.end() : closed], text.parameter(parameter, "").name
+        names = (text.parameter(parameter, "").name for parameter in text.split(made[1]))
+        given = dict(zip(names, text.split(call[1]), strict=False))
+        others = {n: g for n, g in given.items() if g.isidentifier() and g != pointer}
+        inside = inlined.renamed(source[made.end() : closed], others)
+        yield from ((inside, n) for n, g in given.items() if re.search(rf"\b{re.escape(pointer)}\b", g))
 
 
 def counts(body: str, pointer: str, values: Values) -> int | None:

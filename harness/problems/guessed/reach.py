@@ -7,17 +7,20 @@ another number, the end of its last block or one element too far, and stays a fi
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
 from harness.kernels.cpp import extents
-from harness.kernels.cpp.host.values import Values
+from harness.kernels.cpp.host.values import Values, value_at
+from harness.kernels.expr import Expr, ExprError
+from harness.problems.guessed import contents
 
 _LARGEST = 4096  # a number of the text that counts elements
 _LONGEST = 2**24  # elements
-_DEEPEST = 4  # variables in each other
+_DEEPEST, _LONG = 4, 300  # variables in each other, and characters of what they stand for
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
 _THREADS = re.compile(r"\s*(?:blockDim\s*\.\s*x|\w+\s*\.\s*(?:size|num_threads)\s*\(\s*\))\s*")
@@ -53,30 +56,44 @@ class Reach:
         They do where that is a product of a size, or of the blocks along an axis of items, and factors of the
         indices, each of them once; where it is a sum of two sizes; and where it is the end of the last row of
         a size, with a factor from one row to the next, ``(rows - 1) * PITCH + columns``. Of a kernel without
-        `sizes` it is one of the blocks along any axis. `given` are parameters that are no sizes.
+        `sizes` it is one of the blocks along any axis, and of indices with numbers alone two of these.
+        `given` are parameters that are no sizes.
         """
         known = {**self.values, **sizes, **given}
-        by = [n for name in self.factors.get(pointer, ()) if (n := known.get(name, 0)) > 1]
+        factors = self.factors.get(pointer, frozenset())
+        by = [n for name in factors if (n := known.get(name, 0)) > 1]
         blocks = [n for axis, n in zip("xyz", grid, strict=False) if axis in self.items or not sizes]
+        alone = () if factors & (sizes.keys() | given.keys()) else factors - {"blockDim"}
+        numbers = [n for name in alone if (n := self.values.get(name, 0)) > 1]
         first = {n for n in (*sizes.values(), *blocks) if n > 1}
         rows = {n for n in sizes.values() if n > 1}
         sums = (sizes[a] + sizes[b] for a, b in self.sums.get(pointer, ()))
         return elements <= _LONGEST and (
             any(elements % n == 0 and _product(elements // n, by) for n in first)
             or elements in sums
+            or any(elements == a * b for a in numbers for b in numbers)
             or any(elements == (a - 1) * k + b for a in rows for b in rows for k in by if k > b)
         )
 
 
 def of(
-    entry: text.Entry, pointers: Sequence[str], sizes: Sequence[str], values: Values, threads: int
+    entry: text.Entry,
+    pointers: Sequence[str],
+    sizes: Sequence[str],
+    values: Values,
+    threads: int,
+    source: str = "",
 ) -> Reach:
     """Return what the body of a kernel says of its pointers, with the numbers that `values` give names.
 
-    Its block has so many `threads` along x.
+    Its block has so many `threads` along x. `source` has the functions to which it may pass pointers.
     """
     tiles = {step for axis, step, added in entry.steps if added and axis not in entry.items}
-    multiplied = {name: frozenset(factors(entry.body, name)) - tiles for name in pointers}
+    bodies = {n: ((entry.body, n), *contents.passed(source, entry.body, n)) for n in pointers}
+    multiplied = {
+        name: frozenset(word for body, called in inside for word in factors(body, called)) - tiles
+        for name, inside in bodies.items()
+    }
     words = {word for found in multiplied.values() for word in found}
     numbers = {word: values.literal(word) for word in words}
     return Reach(
@@ -115,6 +132,24 @@ def _sums(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[tuple[str, 
         for a, b in re.findall(r"\b([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\b", body):
             if a in sizes and b in sizes:
                 yield a, b
+
+
+def ends(body: str, pointer: str) -> Iterator[Expr]:
+    """Yield the products of several names that a variable stays below which is the whole index of a pointer.
+
+    Of ``int whole = rows * (2 * pad + columns); if (i < whole) x[i] = 0`` these are parameters.
+    """
+    given = {name: values[0] for name, values in extents.assigned(body).items() if len(values) == 1}
+    for name in filter(str.isidentifier, {place.strip() for place in extents.places(body, pointer)}):
+        for at in re.finditer(rf"\b{name}\s*(?:<|>=)(?!=)", body):
+            end = re.split(r"&&|\|\||\?", value_at(body, at.end()))[0]
+            for _ in range(_DEEPEST):
+                if len(end) < _LONG:
+                    end = re.sub(_WORD, lambda word: f"({given.get(word[1], word[1])})", end)
+            with contextlib.suppress(ExprError):
+                found = Expr.parse(end.replace("/", "//"))
+                if "*" in end and len(found.names) > 1:
+                    yield found
 
 
 def _product(number: int, factors: Sequence[int]) -> bool:

@@ -37,6 +37,7 @@ _WHOLE = re.compile(  # what takes several elements at once
 _COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za-z_]\w*)\b"
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
+_WIDE = 256  # elements of a block's tile along an axis
 _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
 
 
@@ -95,9 +96,27 @@ def usual(
     host = {name: number or 0 for name, number in given}
     rooms = {n: most for n in whole if (most := extents.room(entry.body, n, numbers))}
     found |= {n: min(found[n], most) for n, most in rooms.items() if host.get(n, 0) <= most}
+    alone = {n: threads - 1 for n in whole if threads > 1 and by_threads(entry, n)}  # so that guards show
+    found |= {n: min(found[n], most) for n, most in alone.items() if host.get(n, 0) <= threads}
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
+
+
+def by_threads(entry: text.Entry, name: str) -> bool:
+    """Return True for a size of which each element has a thread of its block, which has a row of these.
+
+    ``if (threadIdx.x < n) x[blockIdx.x * n + threadIdx.x]`` leaves elements out where a block has fewer.
+    """
+    thread = text.named(entry.body, r"threadIdx\.x")
+    ends = re.findall(rf"(\w+)\s*(?:\.\s*x\s*)?<\s*{name}\b\s*([;)&])", entry.body)
+    stepped = re.search(rf"<\s*{name}\b\s*;[^;{{}}()]*\+=", entry.body)
+    own = re.search(rf"\bif\s*\(\s*(?:{thread})\s*<\s*{name}\s*\)", entry.body)
+    row = re.search(
+        rf"\*\s*{name}\s*\+\s*(?:{thread})\b|\b{name}\s*\*\s*\w+\s*\+\s*(?:{thread})\b", entry.body
+    )
+    others = {word for word, mark in ends if mark != ";"} - {"threadIdx", *thread.split("|")}
+    return bool(own and row and "x" in entry.items and not stepped and not others)
 
 
 def covered(
@@ -113,7 +132,7 @@ def covered(
         if len(blocks.names) > 1 or name not in usual or name in compared:
             continue
         with contextlib.suppress(ExprError, ValueError):
-            counts = [blocks({name: usual[name] + more}) for more in range(2 * usual[name])]
+            counts = [blocks({name: usual[name] + more}) for more in range(2 * max(usual[name], _WIDE))]
             last, after = (counts.index(counts[0] + more) for more in (1, 2))
             if after - last not in block:  # one for each thread may want a guard
                 found[name] = usual[name] + last - 1

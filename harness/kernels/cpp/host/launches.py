@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from harness.kernels import text
 from harness.kernels.cpp.host import allocations, calling, frames, values
+from harness.kernels.cpp.source import inlined
 
 _BY_CONFIGURATION = re.compile(r"cudaLaunchKernelEx")
 _CLUSTER_DIMS = re.compile(
@@ -22,6 +23,10 @@ _CLUSTER_DIMS = re.compile(
     r"(?!__launch_bounds__)(\w+)\s*\("
 )
 _EXPLICIT = re.compile(r"\btemplate\s+void\s+\w+\s*<\s*(\w+)\s*>")
+_LIST = r"<((?:[^<>;(){}]|<[^<>;(){}]*>)*)>"  # of a template
+_INSTANCES = re.compile(  # of other functions of the host: template Matrix<float>* make<float, int>(...)
+    rf"\btemplate\s+(?!<|__global__)[\w:<>,\s*&]*?\b(\w+)\s*{_LIST}\s*\("
+)
 _PARAMETER = re.compile(r"\b(?:typename|class)\s+(T\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)\w*|\w+_t)\b")
 _SUMS = re.compile(  # of PyTorch: the type that sums of scalar_t have
     r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?(?:\w+\s*::\s*)*(?:opmath_type|acc_type|OpMathType|AccumulateType)\s*<"
@@ -87,7 +92,7 @@ class Launch:
 
 @functools.lru_cache(maxsize=_KEPT)
 def with_headers(source: str, headers: tuple[bytes, ...]) -> str:
-    """Return a text, and behind it what its headers give names to, and their macros of one line.
+    """Return a text, and behind it what its headers give names to, their macros and functions of one line.
 
     That is what they give outside of functions, and nothing to a name that the text declares itself.
     """
@@ -100,6 +105,7 @@ def with_headers(source: str, headers: tuple[bytes, ...]) -> str:
         found |= {name: value for _, name, value in values.given(values.outside(text.blank(written)))}
         lines += (f"#define {n} {v}" for n, v in found.items() if n not in own and v and "\n" not in v)
         lines += _MACRO.findall(written)
+        lines += (one for one in inlined.functions(written) if one.partition("(")[0].strip() not in own)
     return "\n".join(lines)
 
 
@@ -219,7 +225,17 @@ def given_types(plain: str) -> dict[str, str]:
     """Return what template arguments of a blank text mean: its classes, and what templates are given."""
     explicit = next(filter(values.TYPE.fullmatch, _EXPLICIT.findall(plain)), "float")
     numbers = {name: "int" if INDEX.search(name) else explicit for name in _PARAMETER.findall(plain)}
-    return {name: name for name in _classes(plain)} | dict.fromkeys(_SUMS.findall(plain), explicit) | numbers
+    sums = dict.fromkeys(_SUMS.findall(plain), explicit)
+    return {name: name for name in _classes(plain)} | sums | numbers | dict(_of_instances(plain))
+
+
+def _of_instances(plain: str) -> Iterator[tuple[str, str]]:
+    """Yield the types that explicit instances of templates give to their parameters, the first one last."""
+    for name, given in reversed(_INSTANCES.findall(plain)):
+        if head := re.search(rf"\btemplate\s*{_LIST}[^;{{}}()]*?\b{name}\s*\(", plain):
+            names = (part.split()[-1] for part in text.split(head[1]))
+            kinds = (part.strip() for part in text.split(given))
+            yield from ((n, k) for n, k in zip(names, kinds, strict=False) if values.TYPE.fullmatch(k))
 
 
 def _classes(plain: str) -> Iterator[str]:

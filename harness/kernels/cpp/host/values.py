@@ -211,7 +211,7 @@ class Values:
 
     def number(self, written: str) -> int | None:
         """Return the value of an integer expression, or None."""
-        written = _plain(written).replace("/", "//")
+        written = _plain(_MEMBER.sub(self._member, written)).replace("/", "//")
         try:
             expression = Expr.parse(" ".join(written.split()))
             values = {name: value for name in expression.names if (value := self._named(name)) is not None}

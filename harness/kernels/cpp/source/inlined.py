@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 
 from harness.kernels import text
 
@@ -30,6 +31,15 @@ def body(source: str, entry: text.Entry, *, functions: bool = True) -> str:
     return found
 
 
+def functions(header: str) -> Iterator[str]:
+    """Yield the functions of one line of a header that belong to no class, without their types."""
+    plain = text.blank(header)
+    for at in _FUNCTION.finditer(plain):
+        before = plain[: at.start()]
+        if before.count("{") - before.count("}") == len([*text.namespaces(before)]):
+            yield at[0]
+
+
 @functools.lru_cache(maxsize=4)
 def _expressions(source: str, functions: bool) -> dict[str, tuple[list[str], str]]:
     """Return (parameters, expression) of macros, and of functions of one line, by their names."""
@@ -53,11 +63,11 @@ def _once(body: str, known: dict[str, tuple[list[str], str]]) -> str:
         parameters, expression = known[at[1]]
         given = text.split(body[at.end() : closed])
         if len(given) == len(parameters):
-            parts += body[done : at.start()], _with(expression, dict(zip(parameters, given, strict=True)))
+            parts += body[done : at.start()], renamed(expression, dict(zip(parameters, given, strict=True)))
             done = closed + 1
     return "".join([*parts, body[done:]])
 
 
-def _with(expression: str, given: dict[str, str]) -> str:
+def renamed(expression: str, given: dict[str, str]) -> str:
     """Return an expression with other words for some of its names."""
     return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), expression)

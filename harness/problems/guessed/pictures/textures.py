@@ -62,7 +62,7 @@ def whole(texts: Sequence[str], entry: text.Entry, name: str) -> str:
     """Return the body of the kernel `name`, and those of the functions to which it hands its values on."""
     if not any(map(_CALL.search, texts)):
         return entry.body
-    known = {function: found for source in texts for function, found in _functions(source).items()}
+    known = {called: found for source in texts for called, found in _functions(source).items()}
     types, objects = entry.types(name), {p.name for p in entry.parameters if not p.pointer}
     left, found = [replaced(entry.body, types)], ""
     for _ in range(_ROUNDS):
@@ -145,26 +145,27 @@ def _declared(name: str, body: str, types: Mapping[str, str]) -> str:
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _functions(source: str) -> dict[str, Function]:
-    """Return the functions of a text by their names."""
-    plain, found = text.blank(source), dict[str, Function]()
+def _functions(source: str) -> dict[tuple[str, int], Function]:
+    """Return the functions of a text by their names and how many parameters they have."""
+    plain, found = text.blank(source), dict[tuple[str, int], Function]()
     for begin, opened, closed, names in values.bodies(plain):
         if head := _HEAD.search(plain[max(0, begin - _BEFORE) : begin]):
             template = [
                 words[-1] for part in text.split(head[1] or "") if (words := re.findall(r"\w+", part))
             ]
-            found[head[2]] = template, names, plain[opened : closed + 1]
+            found[head[2], len(names)] = template, names, plain[opened : closed + 1]
     return found
 
 
-def _bodies(body: str, objects: Set[str], known: Mapping[str, Function]) -> Iterator[str]:
+def _bodies(body: str, objects: Set[str], known: Mapping[tuple[str, int], Function]) -> Iterator[str]:
     """Yield what functions do that a body hands one of `objects`, in the words of the caller."""
+    called = {name for name, _ in known}
     for at in _CALLED.finditer(body):
-        if at[1] not in known or (end := text.closing(body, at.end())) < 0:
+        if at[1] not in called or (end := text.closing(body, at.end())) < 0:
             continue
         given = text.split(body[at.end() + 1 : end])
-        template, names, inside = known[at[1]]
-        if len(given) == len(names) and not objects.isdisjoint(given):
+        if (at[1], len(given)) in known and not objects.isdisjoint(given):
+            template, names, inside = known[at[1], len(given)]
             words = {n: g if g.isidentifier() else f"({g})" for n, g in zip(names, given, strict=True)}
             yield replaced(inside, dict(zip(template, text.split(at[2] or ""), strict=False)) | words)
 
