@@ -22,6 +22,7 @@ _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _MOST_THREADS, _WARP = 1024, 32
+_STRIDED = 2**13  # threads of a launch by host code whose grid the kernel asks for
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
@@ -32,7 +33,7 @@ _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
 _TAKEN = frozenset(
     re.findall(
         r"\w+",
-        """_after _given _lengthened _longer _operands _parameters _still _types _zeroed accumulates
+        """_after _given _lengthened _longer _mistakes _operands _parameters _still _types _zeroed accumulates
         arguments atol axes bench_axes buffer_bytes bytes constants element_types extents flops
         from_axes inputs intensity label outputs reference rtol scalar self unverified updated variables
         verify_axes""",
@@ -124,7 +125,7 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     if entry is None:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
-    entry = read(entry, source)
+    entry = calls.bounded(read(entry, source), source, numbers([source], entry, name))
     steps = _steps(source, entry, name)
     block = launched.block if launched else calls.with_room(source, name, _block(source, entry, steps, name))
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
@@ -139,7 +140,9 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
         if one or (one is None and not _asks_its_block(source, entry)) or (ptx and tiles.counted(entry)):
             grid = (Expr.parse(1),)
     grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
-    if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
+    host = math.prod(launched.grid + block) if launched and launched.grid else _LONGEST + 1
+    strided = "gridDim" in entry.body and not grid and host <= _STRIDED  # any grid is right
+    if launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
@@ -302,7 +305,7 @@ def _by_warps(entry: text.Entry) -> bool:
     over = r"\s*(?:/\s*(?:32|\w*(?i:warp)\w*)|>>\s*5)"
     first = r"blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x"
     of_grid = rf"(?:{first})\s*\+\s*threadIdx\.x|threadIdx\.x\s*\+\s*(?:{first})"
-    named = "|".join(re.findall(rf"\b(\w+)\s*=\s*(?:{of_grid})\s*;", entry.body)) or r"(?!)"
+    named = "|".join(re.findall(rf"\b(\w+)\s*=\s*(?:{of_grid})\s*[;,]", entry.body)) or r"(?!)"
     of_block = rf"blockIdx\.x\s*\*\s*\(?\s*blockDim\.x{over}"
     return bool(re.search(rf"{of_block}|\(\s*(?:{of_grid})\s*\){over}|\b(?:{named})\b{over}", entry.body))
 

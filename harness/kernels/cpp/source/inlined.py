@@ -59,5 +59,7 @@ def _once(body: str, known: dict[str, tuple[list[str], str]]) -> str:
 
 
 def _with(expression: str, given: dict[str, str]) -> str:
-    """Return an expression with other words for some of its names."""
-    return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), expression)
+    """Return an expression with other words for some of its names; one word has no ``( )`` of the macro."""
+    bare = {name: word for name, word in given.items() if re.fullmatch(r"\w+", word)}
+    alone = re.sub(r"(?<![\w)])\(\s*(\w+)\s*\)", lambda at: bare.get(at[1], at[0]), expression)
+    return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), alone)
