@@ -38,6 +38,7 @@ from harness.problems.protocol import (
     Problem,
     Reference,
     longer,
+    mistaken,
     outputs,
 )
 from harness.problems.verify import Repeats
@@ -230,6 +231,7 @@ def _alone(
     except OutOfTime as e:
         ended = FAILED if options.strict and run.notices else LATE
         return replace(Measurement.failed_with(built, problem, e, ended), before=verdict, emulation=run)
+    wrong = [*wrong, *mistaken(problem)]
     right = not wrong and not run.findings and not (options.strict and run.notices)
     ends = (UNEXPECTED, EXPECTED) if variant.kernel.broken else (OK, FAILED)
     if verdict is None:

@@ -303,6 +303,12 @@ def longer(problem: Problem, reached: Mapping[str, int], grid: Sequence[int]) ->
     return found
 
 
+def mistaken(problem: Problem) -> Sequence[str]:
+    """Return what the host code of a guessed problem does wrong, a sentence each."""
+    found: Sequence[str] = getattr(problem, "_mistakes", ())
+    return found
+
+
 def lengthened(problem: Problem) -> Mapping[str, int]:
     """Return the elements that were guessed first of the buffers that are `longer`, by operand."""
     found: Mapping[str, int] = getattr(problem, "_lengthened", {})

@@ -23,7 +23,7 @@ SAID = {  # of sizes, blocks and shared memory
     "reduce": "--block 256,1,1 -a in=1000",
     "tabulate": "-a function.dx=2750 -a function.image=2750 -a width=50 -a height=55",
     "tiled": "--shared 528 -a in=1000 -a out=1000 -a n=1000 -a radius=2",
-    "traits": "-a x=2750 -a sums=2750 -a rows=50 -a cols=55",
+    "traits": "-a x=2750 -a sums=55 -a rows=50 -a cols=55",
     "transform": "--block 128,1,1 -a in=1000 -a out=1000 -a n=1000",
     "visitor": "-a body.table=1000 -a body.index=1000 -a body.out=1000",
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host.values import Values
 from harness.kernels.cpp.source import decompiled, lambdas
 from harness.kernels.cpp.source.variables import parameters
 from harness.kernels.expr import Expr, ExprError
@@ -33,8 +34,18 @@ _DYNAMIC = re.compile(  # extern float __shared__ x[] is as good
 )
 _KEPT = 8
 _SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
+_MOST_THREADS = 1024  # of a block
 _FEWER = (128, 64, 32)  # threads that may have room there
 _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
+
+
+def bounded(entry: text.Entry, source: str, values: Values) -> text.Entry:
+    """Return an entry with the threads of ``__launch_bounds__(WARPS * 32)``, by numbers with names."""
+    name = re.escape(entry.name.rpartition("::")[2])
+    bounds = rf"\b__launch_bounds__\s*\(((?:[^(),]|\([^()]*\))+)(?:,[^()]*)?\)\s*(?:\w+\s+)*{name}\s*\("
+    found = None if entry.bounds else re.search(bounds, text.blank(source))
+    threads = values.number(found[1].strip()) if found else None
+    return replace(entry, bounds=threads) if threads and threads <= _MOST_THREADS else entry
 
 
 def own(kernel: Kernel) -> str:

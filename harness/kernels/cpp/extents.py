@@ -77,6 +77,7 @@ def width(body: str, pointer: str, values: Values) -> int:
         factors = [left or right for place in places for left, right in times.findall(place)]
         known = [(factor.isdecimal(), values.number(factor) or 1) for factor in factors]
         together += [n for literal, n in known if 1 + literal < n <= _MOST]
+    together += _items([*indices, *_offsets(body, pointer)], values)
     together += _planes(indices, body)
     together += _in_blocks(indices, [*indices, *_offsets(body, pointer)], body, values)
     return max(together, default=1)
@@ -153,6 +154,14 @@ def _looped(indices: Sequence[str], body: str, values: Values) -> Iterator[int]:
                 yield values.number(at[1]) or 1
 
 
+def _items(places: Sequence[str], values: Values) -> Iterator[int]:
+    """Yield the large numbers N of places ``(head * rows + row) * N``, as many items as two sizes say."""
+    for place in places:
+        for rows, n in re.findall(r"\(\s*\w+\s*\*\s*(\w+)\s*\+\s*\w+\s*\)\s*\*\s*(\w+)", place):
+            number = values.number(n) or 1
+            yield number if values.number(rows) is None and _WIDEST < number <= _MOST else 1
+
+
 def _planes(indices: Sequence[str], body: str) -> Iterator[int]:
     """Yield how many planes of n an array has with ``x[n + i]`` or ``x[i + 2 * n]``, 2 with ``x[2 * i + 1]``.
 
@@ -174,6 +183,23 @@ def _ends(body: str, name: str) -> set[str]:
     """Return the names below which a variable stays, or the one that it is a copy of."""
     same = "|".join({name, *re.findall(rf"\b{name}\s*=\s*([A-Za-z_]\w*)\s*[;,]", body)})
     return {*re.findall(rf"\b(?:{same})\s*(?:<|>=)\s*([A-Za-z_]\w*)\b(?!\s*[-+*/>])", body)}
+
+
+def ended(body: str, pointer: str, sizes: Sequence[str]) -> str:
+    """Return the size below which each index of a pointer stays, as of ``bias[col]`` where ``col < cols``.
+
+    "" is returned where one is more than a variable and a number, or that is compared with anything else, or
+    where the pointer is more than indexed.
+    """
+    name = rf"(?<![\w.]){re.escape(pointer)}\b"
+    indices = re.findall(rf"{name}\s*\[\s*([A-Za-z_]\w*)\s*(?:[-+]\s*\d+\s*)?\]", body)
+    if not indices or len(indices) < len(re.findall(name, body)):
+        return ""
+    found = set[str]()
+    for index in set(indices):
+        ends = re.findall(rf"(?<![\w.]){index}\s*(?:<|>=)\s*([^;&|?)]*)", body)
+        found |= {end.strip() for end in ends} or {""}
+    return found.pop() if len(found) == 1 and found <= {*sizes} else ""
 
 
 def _flat_pairs(body: str, given: Mapping[str, str]) -> Iterator[str]:
@@ -203,6 +229,7 @@ def factors(body: str, names: Sequence[str]) -> int:
     where x is a struct that has an index operator, in ``x(i, j)``.
     """
     most = max((n - 1 for name in names for n in _called_with(body, name) if n <= 3), default=0)
+    body = re.sub(r"\b\w+\s*(?:\.|->)\s*\w+\s*(?=\[)", " ", body)  # a struct's array is no size of it
     words = [rf"(?:\b{re.escape(n)}\b|\(\s*{re.escape(n)}\s*[-+]\s*\d\s*\))" for n in names]
     times = [re.compile(rf"{word}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{word}") for word in words]
     twice = [re.compile(rf"\*\s*{word}\s*\*\s*{word}|{word}\s*\*\s*{word}\s*\*") for word in words]

@@ -21,7 +21,7 @@ from harness.kernels.expr import Expr, ExprError
 _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
-_MOST_THREADS, _WARP = 1024, 32
+_MOST_THREADS, _WARP, _STRIDED = 1024, 32, 2**13  # the last: of a grid that the kernel asks for
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
@@ -32,7 +32,7 @@ _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
 _TAKEN = frozenset(
     re.findall(
         r"\w+",
-        """_after _given _lengthened _longer _operands _parameters _still _types _zeroed accumulates
+        """_after _given _lengthened _longer _mistakes _operands _parameters _still _types _zeroed accumulates
         arguments atol axes bench_axes buffer_bytes bytes constants element_types extents flops
         from_axes inputs intensity label outputs reference rtol scalar self unverified updated variables
         verify_axes""",
@@ -40,8 +40,7 @@ _TAKEN = frozenset(
 )
 # What tells a kernel its block, or may: macros and headers of others.
 _GRID = re.compile(r"blockIdx|grid|ctaid|cluster|#\s*include\s*\"|\b[A-Z][A-Z\d_]{4,}\s*\(")
-_THREADS = re.compile(r"\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
-_PARTS_OF = re.compile(r"(?:\b|_)(?:row|col)", re.IGNORECASE)  # of the threads of a block
+_THREADS = re.compile(r"(?!(?:\w*_)?(?:row|col))\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
 _PER_BLOCK = re.compile(r"(?:n(?:um)?_?)?threads_?per_?block|tpb|block_?dim(?:_?x)?", re.IGNORECASE)
 
 
@@ -125,7 +124,7 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     if entry is None:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
-    entry = read(entry, source)
+    entry = calls.bounded(read(entry, source), source, numbers([source], entry, name))
     steps = _steps(source, entry, name)
     block = launched.block if launched else calls.with_room(source, name, _block(source, entry, steps, name))
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
@@ -140,7 +139,9 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
         if one or (one is None and not _asks_its_block(source, entry)) or (ptx and tiles.counted(entry)):
             grid = (Expr.parse(1),)
     grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
-    if launched and math.prod(launched.grid + block) <= _LONGEST and allocated(source, entry, name):
+    host = math.prod(launched.grid + block) if launched and launched.grid else _LONGEST + 1
+    strided = "gridDim" in entry.body and not grid and host <= _STRIDED  # any grid is right
+    if launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
         grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
@@ -264,9 +265,8 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     An instance, ``k<128>``, may have the number of threads among its arguments, and a text among the
     constants that the kernel uses.
     """
-    given, used = entry.types(name), list(dict.fromkeys(re.findall(r"\w+", entry.body)))
+    given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
     values = numbers([source], entry, name)
-    used = [word for word in used if not _PARTS_OF.search(word)]
     known = [given[n] for n in given if _THREADS.fullmatch(n) and given[n].isdecimal()]
     known += [str(n) for word in used if _THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
@@ -301,7 +301,7 @@ def _by_warps(entry: text.Entry) -> bool:
     over = r"\s*(?:/\s*(?:32|\w*(?i:warp)\w*)|>>\s*5)"
     first = r"blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x"
     of_grid = rf"(?:{first})\s*\+\s*threadIdx\.x|threadIdx\.x\s*\+\s*(?:{first})"
-    named = "|".join(re.findall(rf"\b(\w+)\s*=\s*(?:{of_grid})\s*;", entry.body)) or r"(?!)"
+    named = "|".join(re.findall(rf"\b(\w+)\s*=\s*(?:{of_grid})\s*[;,]", entry.body)) or r"(?!)"
     of_block = rf"blockIdx\.x\s*\*\s*\(?\s*blockDim\.x{over}"
     return bool(re.search(rf"{of_block}|\(\s*(?:{of_grid})\s*\){over}|\b(?:{named})\b{over}", entry.body))
 

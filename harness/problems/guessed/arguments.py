@@ -21,6 +21,7 @@ from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors, tiles
+from harness.kernels.cpp.host.order import mistakes
 from harness.kernels.cpp.source import functors, macros
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
@@ -118,6 +119,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         held=_held(maps, allocations, types) | constants.lengths,
         lengths=from_host, constants=[*constants.arrays], launched=launched, several=several,
         ties=functors.tied(host, entry, launched),
+        ended={p.name: n for p in pointers if (n := extents.ended(constants.called, p.name, whole))},
         depth=depth, size=size, grid=kernel.grid,
         entry=entry, numbers=numbers, threads=block[0] if len(block) == 1 else 0,
         parts=list(contents.parts(body, [*map(shaped.called, names)], shaped.widths(), numbers)),
@@ -149,6 +151,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             launched,
             layouts,
             tight=any(n in layouts and not length.names & told.keys() for n, length in from_host.items()),
+            tile=kernel.tile[-1]({}) if kernel.tile else 0,
         )
     )
     attributes = {
@@ -159,7 +162,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             if n == shaped.called(n) and n not in constants.arrays
         },
         **parameters.written(counted),
-        "verify_axes": ({}, *others),
+        "verify_axes": ({}, *(sizes.with_strides(axes, apart) for axes in others)),
         "unverified": True,
         "extents": property(shape),
         "from_axes": classmethod(parameters.filled),
@@ -169,6 +172,9 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "arguments": lambda self: variables.none_of(entry.parameters, passed(self)),
         "variables": lambda self: constants.held(passed(self), parameters, vars(self)),
         "_longer": parameters.longer,
+        "_mistakes": mistakes.of(
+            host, entry, kernel.entry, numbers, {p.name: elements.size(types[p.name]) for p in pointers}
+        ),
         "_zeroed": constants.zeroed,
         "_parameters": parameters,
     }

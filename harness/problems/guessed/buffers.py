@@ -52,6 +52,7 @@ class Parameters:
     constants: the pointers that are arrays in constant memory, and no operands
     launched: the launch of host code
     ties: what host code gives to members of objects by value
+    ended: of pointers that are vectors the size that ends them
     several: the pointers that lead to arrays of tensor maps
     source: the texts of the kernel, which have functions that it calls
     """
@@ -81,6 +82,7 @@ class Parameters:
     constants: Sequence[str] = ()
     launched: Launch | None = None
     ties: Mapping[str, Sequence[str | int | None]] = field(default_factory=dict)
+    ended: Mapping[str, str] = field(default_factory=dict)
     several: Mapping[str, pointed.Several] = field(default_factory=dict)
     source: str = ""
 
@@ -127,10 +129,13 @@ class Parameters:
             )
         each = {p.name: self.indexed[p.name] for p in self.pointers}
         found = {name: max(1, length) * at.width + self.holds[name].begins for name, at in each.items()}
+        if not apart:
+            vectors = {n: counted[size] for n, size in self.ended.items() if size in counted}
+            found |= {n: max(1, count) + self.holds[n].begins for n, count in vectors.items()}
         found = {n: max(count, rows // elements.size(self.types[n])) for n, count in found.items()}
         blocks = self.blocks(self.integers(axes))
         for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
-            if at.shares * blocks >= 2 * found[name]:
+            if at.shares * blocks >= (1 if "x" in self.entry.items else 2) * found[name]:
                 found[name] = at.shares * blocks
         integers = self.integers(axes)
         for name, ends in self._ends.items():

@@ -8,12 +8,14 @@ a pointer to bytes is in bytes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from harness.kernels import text
 from harness.kernels.cpp import elements, extents
+from harness.kernels.cpp.host import tiles
 from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.cpp.source import strided
@@ -30,10 +32,14 @@ _BYTES = (
     r"|reinterpret_cast\s*<\s*(?:const\s+)?(?:unsigned\s+)?(?:char|u?int8_t)\s*(?:const\s*)?\*\s*>)"
 )
 _CALLED = re.compile(r"\w*stride\w*", re.IGNORECASE)
-_WHOLE = re.compile(  # what takes several elements at once
-    r"\b(?:u?(?:char|short|int|long|longlong)[234]|float[234]|double[24]|half2|__half2|(?:__)?nv_bfloat162"
-    r"|reinterpret_cast|wmma|mma|asm|__shfl\w*|cooperative_groups|cg|cp_async\w*|__pipeline\w*|CUtensorMap)\b"
+_VECTOR = r"(?:u?(?:char|short|int|long|longlong)[234]|float[234]|double[24]|(?:__)?(?:half2|nv_bfloat162))"
+_WHOLE = re.compile(  # what takes several elements at once; a vector by itself is one element
+    rf"\b(?:{_VECTOR}\s*(?:const\s*)?\*|(?:reinterpret_cast|__shfl\w*|cooperative_groups|cg)\b)"
 )
+_MATRICES = re.compile(  # ``float4;`` stands for vectors of PTX
+    r"\b(?:(?:wmma|mma|asm|cp_async\w*|__pipeline\w*|CUtensorMap)\b|float4;)"
+)
+_OF_WARPS = r"\s*(?:/\s*(?:32|\w*(?i:warp)\w*)|>>\s*5)"
 _COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za-z_]\w*)\b"
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
@@ -96,27 +102,11 @@ def usual(
     host = {name: number or 0 for name, number in given}
     rooms = {n: most for n in whole if (most := extents.room(entry.body, n, numbers))}
     found |= {n: min(found[n], most) for n, most in rooms.items() if host.get(n, 0) <= most}
-    alone = {n: threads - 1 for n in whole if threads > 1 and by_threads(entry, n)}  # so that guards show
-    found |= {n: min(found[n], most) for n, most in alone.items() if host.get(n, 0) <= threads}
+    alone = [n for n in whole if threads > 1 and tiles.a_thread_each(entry, n) and host.get(n, 0) <= threads]
+    found |= {n: min(found[n], threads - 1) for n in alone}  # so that guards show
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
-
-
-def by_threads(entry: text.Entry, name: str) -> bool:
-    """Return True for a size of which each element has a thread of its block, which has a row of these.
-
-    ``if (threadIdx.x < n) x[blockIdx.x * n + threadIdx.x]`` leaves elements out where a block has fewer.
-    """
-    thread = text.named(entry.body, r"threadIdx\.x")
-    ends = re.findall(rf"(\w+)\s*(?:\.\s*x\s*)?<\s*{name}\b\s*([;)&])", entry.body)
-    stepped = re.search(rf"<\s*{name}\b\s*;[^;{{}}()]*\+=", entry.body)
-    own = re.search(rf"\bif\s*\(\s*(?:{thread})\s*<\s*{name}\s*\)", entry.body)
-    row = re.search(
-        rf"\*\s*{name}\s*\+\s*(?:{thread})\b|\b{name}\s*\*\s*\w+\s*\+\s*(?:{thread})\b", entry.body
-    )
-    others = {word for word, mark in ends if mark != ";"} - {"threadIdx", *thread.split("|")}
-    return bool(own and row and "x" in entry.items and not stepped and not others)
 
 
 def covered(
@@ -258,15 +248,18 @@ def ragged(
     layouts: Mapping[str, Sequence[str]],
     *,
     tight: bool = False,
+    tile: int = 0,
 ) -> list[dict[str, int]]:
     """Return other sizes for a text that guards its indices, no multiples of its blocks; or nothing.
 
     Up to three are unequal, so that rows taken for columns show, too: in the order of the numbers that they
     have as `launched`, and equal where one variable is both. What is compared with nothing may be a pitch,
     and is as long as the longest. Nothing is returned where a size may have to be a multiple: the text
-    divides one or goes through one in tiles, it or what is `called` with it reads vectors, or more is known
-    of one than the number that is `usual` for all. With strides of `layouts` there are equal ones, too, at
-    which the end of each row is that of the array; these alone where such an array has no more room, `tight`.
+    divides one or goes through one in tiles, or more is known of one than the number that is `usual` for
+    all. Where it or what is `called` with it reads vectors or shuffles, those alone change that a warp
+    compares as a whole, such as rows. One of one dimension does where `tile` elements of a block divide it.
+    With strides of `layouts` there are equal ones, too, at which the end of each row is that of the array;
+    these alone where such an array has no more room, `tight`.
     """
     loops = list(_loops(entry.body))
     compared = {*re.findall(_COMPARED, entry.body)} & usual.keys()
@@ -274,14 +267,26 @@ def ragged(
     for head in loops:
         outside = outside.replace(head, " ")
     guarded = {*re.findall(_COMPARED, outside)} & compared
-    parts = "|".join(rf"\b{n}\s*(?:/|%|>>)|[/%]\s*{n}\b|&=?\s*\(\s*{n}\s*-\s*1\b" for n in usual)
-    tiles = any({*re.findall(_COMPARED, head)} & compared and not _STEPS.search(head) for head in loops)
-    if depth < 2 or not guarded or len({*usual.values()}) > 1 or tiles or re.search(parts, entry.body):
+    whole = vectors(called)
+    free = {n for n in guarded if _by_warp(entry.body, outside, n, launched)} if whole else usual.keys()
+    named = (rf"(?<![.\w]){n}\b" for n in free)
+    parts = "|".join(rf"{n}\s*(?:/|%|>>)|[/%]\s*{n}|&=?\s*\(\s*{n}\s*-\s*1\b" for n in named)
+    own = re.compile(rf"=\s*(?:{text.named(entry.body, r'threadIdx[.]x')})\s*[;,]")  # of each thread
+    tiles = any(
+        {*re.findall(_COMPARED, head)} & compared & free and not _STEPS.search(head) and not own.search(head)
+        for head in loops
+    )
+    if not free & guarded or len({*usual.values()}) > 1 or tiles or re.search(parts, entry.body):
         return []
     size = next(iter(usual.values()))
-    if vectors(called) or size <= _FEW:
+    if _MATRICES.search(called) or size <= _FEW:
         return []
+    if depth < 2:
+        return [{**usual, **dict.fromkeys(free, size - _APART[1])}] if tile > 1 and not size % tile else []
     least = size - size // 4 - (size - size // 4) % 4 + 2
+    if whole:
+        rows = zip((n for n in usual if n in free), itertools.cycle(_APART))
+        return [{**usual, **{n: least + more for n, more in rows}}] if not layouts else []
     if len(compared) > _UNEQUAL:
         return [dict.fromkeys(usual, least)]
     # What only loops end at, else the last, is the least: the product of the others is a whole array.
@@ -305,9 +310,36 @@ def ragged(
     return [*close, {n: unequal.get(same[n], most) for n in usual} | strided.inside(layouts, max(size, most))]
 
 
+def with_strides(found: Mapping[str, int], apart: Iterable[str]) -> dict[str, int]:
+    """Return other sizes with the strides that are `apart`: no longer than an item of these sizes."""
+    return {**dict.fromkeys(apart, max(found.values()) ** 2), **found} if found else {}
+
+
 def vectors(called: str) -> bool:
     """Return True for a text that takes several elements at once, whose sizes may be multiples."""
-    return bool(_WHOLE.search(called))
+    return bool(_WHOLE.search(called) or _MATRICES.search(called))
+
+
+def _by_warp(body: str, outside: str, size: str, launched: Launch | None) -> bool:
+    """Return True where all threads of a warp compare the same variables with a size, `outside` of loops."""
+    lanes = r"threadIdx\s*\.\s*x"
+    if not launched or launched.block[0] % 32:
+        lanes = r"threadIdx\b"
+    before = outside.rpartition("__shfl")[0] or outside  # behind the last shuffle each lane is its own
+    sides = re.compile(rf"(\S+)\s*[<>]=?\s*{size}\b")
+    left = sides.findall(outside if "reinterpret_cast" in outside else before)
+    given, names, seen = extents.assigned(body), {word.lstrip("(!") for word in left}, set[str]()
+    if any(name.isidentifier() and name not in given for name in names):
+        return False
+    while more := names - seen:
+        seen |= more
+        values = [name for name in more if not name.isidentifier()]
+        of_warps = rf"(?:\b[\w.]+|\([^()]*\)){_OF_WARPS}"
+        values += (re.sub(of_warps, "", value) for name in more for value in given.get(name, ()))
+        if any(re.search(rf"{lanes}|\+\+|rank", value) for value in values):
+            return False
+        names |= {word for value in values for word in re.findall(r"[A-Za-z_]\w*", value)}
+    return bool(sides.search(outside))
 
 
 def _loops(body: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Guess sizes and grids of kernels that go through tensors box by box.
+"""Guess sizes and grids of kernels that go through tensors box by box, or row by row of a block.
 
 A pipeline has to come around for what is wrong with its stages to show, and a persistent kernel to its second
 tile: one box along each extent would hide both.
@@ -160,3 +160,19 @@ def counted(entry: text.Entry) -> bool:
 
     by = re.findall(rf"\b(?:{block})\b\)?\s*[/%]\s*(\w+|\((?:[^()]|\([^()]*\))*\))", entry.body)
     return any(_ROUNDED.search(written(divisor, _INSIDE)) for divisor in by)
+
+
+def a_thread_each(entry: text.Entry, name: str) -> bool:
+    """Return True for a size of which each element has a thread of its block, which has a row of these.
+
+    ``if (threadIdx.x < n) x[blockIdx.x * n + threadIdx.x]`` leaves elements out where a block has fewer.
+    """
+    thread = text.named(entry.body, r"threadIdx\.x")
+    ends = re.findall(rf"(\w+)\s*(?:\.\s*x\s*)?<\s*{name}\b\s*([;)&])", entry.body)
+    stepped = re.search(rf"<\s*{name}\b\s*;[^;{{}}()]*\+=", entry.body)
+    own = re.search(rf"\bif\s*\(\s*(?:{thread})\s*<\s*{name}\s*\)", entry.body)
+    row = re.search(
+        rf"\*\s*{name}\s*\+\s*(?:{thread})\b|\b{name}\s*\*\s*\w+\s*\+\s*(?:{thread})\b", entry.body
+    )
+    others = {word for word, mark in ends if mark != ";"} - {"threadIdx", *thread.split("|")}
+    return bool(own and row and "x" in entry.items and not stepped and not others)

@@ -63,7 +63,7 @@ def _once(body: str, known: dict[str, tuple[list[str], str]]) -> str:
         parameters, expression = known[at[1]]
         given = text.split(body[at.end() : closed])
         if len(given) == len(parameters):
-            parts += body[done : at.start()], renamed(expression, dict(zip(parameters, given, strict=True)))
+            parts += body[done : at.start()], _with(expression, dict(zip(parameters, given, strict=True)))
             done = closed + 1
     return "".join([*parts, body[done:]])
 
@@ -71,3 +71,10 @@ def _once(body: str, known: dict[str, tuple[list[str], str]]) -> str:
 def renamed(expression: str, given: dict[str, str]) -> str:
     """Return an expression with other words for some of its names."""
     return re.sub(r"\w+", lambda word: given.get(word[0], word[0]), expression)
+
+
+def _with(expression: str, given: dict[str, str]) -> str:
+    """Return the expression of a macro with what it is given; of one word its ``( )`` go."""
+    bare = {name: word for name, word in given.items() if re.fullmatch(r"\w+", word)}
+    alone = re.sub(r"(?<![\w)])\(\s*(\w+)\s*\)", lambda at: bare.get(at[1], at[0]), expression)
+    return renamed(alone, given)

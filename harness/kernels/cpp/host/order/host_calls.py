@@ -41,8 +41,8 @@ class Step:
     """Something that host code does with buffers.
 
     kind: `LAUNCH`; `ALLOCATE`, values are its bytes; `FILL` with a byte, over so many bytes, the
-      values; `COPY` from the second buffer, so many bytes; `GIVEN` by the host; `LOST`: nobody knows what
-      it holds; or an algorithm of Thrust by its name, over so many elements
+      values; `COPY` from the second buffer, so many bytes; `GIVEN` by the host, so many; `LOST`: nobody
+      knows what it holds; or an algorithm of Thrust by its name, over so many elements
     buffers: their names, "" for what is none or a place within one; of a launch one for each argument
     values: expressions over names of the host, "" for what is no number; of a launch one for each argument
     grid: the blocks of a launch, as values are; empty where they are not known
@@ -83,7 +83,7 @@ def steps(name: str, arguments: Sequence[str], value: _Reader, buffer: _Reader) 
 def _copied(given: Sequence[str], value: _Reader, buffer: _Reader) -> Iterator[Step]:
     """Yield what a copy leaves: nothing new where it goes to the host."""
     if "HostToDevice" in given[3]:
-        yield Step(kind=GIVEN, buffers=(buffer(given[0]),))
+        yield Step(kind=GIVEN, buffers=(buffer(given[0]),), values=(value(given[2]),))
     elif "DeviceToDevice" in given[3]:
         yield Step(kind=COPY, buffers=(buffer(given[0]), buffer(given[1])), values=(value(given[2]),))
     elif "DeviceToHost" not in given[3]:
