@@ -19,7 +19,7 @@ HOPPER, TORCH = DATA / "strangers_hopper", DATA / "strangers_torch"
 SAID = {  # of sizes, grids and clusters
     "adam": "--block 512,1,1",
     "attention": "--grid 2,4,1 --block 384,1,1",
-    "decode": "-a k=1048576 -a v=1048576",
+    "decode": "-a k=262144 -a v=262144",
     "device_maps": "-a tensorMapA=65536 -a tensorMapB=65536 -a M=256 -a N=512 -a K=320",
     "distances": "-a out.0=50 -a out.1=55",
     "elementwise": "-a n=1000",
