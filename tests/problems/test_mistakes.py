@@ -27,6 +27,7 @@ int main() {
   cudaMemcpy(b, h.data(), cols * sizeof(float), cudaMemcpyHostToDevice);
   dim3 block(32, 8), grid((cols + 31) / 32, (rows + 7) / 8);
   scale<<<grid, block>>>(a, b, c, rows, cols);
+  cudaMemcpy(h.data(), c, rows * cols * sizeof(float), cudaMemcpyDeviceToHost);
 }
 """
 PRODUCT = """
@@ -169,4 +170,35 @@ void run(float* h, int n) {{
   k<<<(n + 255) / 256, 256>>>(x, n);
 }}"""
     found = mistakes.of(source, text.entries(source)[0], "k", Values({}), {"x": 4})
+    assert len(found) == count
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["read", "only timed"])
+def test_a_launch_of_which_nothing_is_read_may_be_a_part(back: bool) -> None:
+    source = f"""__global__ void k(float* x, int n) {{ {ONE} if (i < n) x[i] = 1; }}
+void run(float* h) {{
+  float* x;
+  cudaMalloc(&x, 4096);
+  k<<<1, 256>>>(x, 1024);
+  {"cudaMemcpy(h, x, 4096, cudaMemcpyDeviceToHost);" if back else "cudaDeviceSynchronize();"}
+}}"""
+    found = mistakes.of(source, text.entries(source)[0], "k", Values({}), {"x": 4})
+    assert [line for line in found if "left out" in line] == found[:back]
+    assert len(found) == back
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [("atomicAdd(y, x[i]);", 1), ("y[i] = x[i];", 0), ("", 0)],
+    ids=["atomic", "store", "none"],
+)
+def test_what_no_atomic_adds_to_needs_no_memset(body: str, count: int) -> None:
+    source = f"""__global__ void k(const float* x, float* y, int n) {{ {ONE} if (i < n) {{ {body} }} }}
+void run(const float* x, float* h, int n) {{
+  float* y;
+  cudaMalloc(&y, n * sizeof(float));
+  k<<<(n + 255) / 256, 256>>>(x, y, n);
+  cudaMemcpy(h, y, n * sizeof(float), cudaMemcpyDeviceToHost);
+}}"""
+    found = mistakes.of(source, text.entries(source)[0], "k", Values({}), {"x": 4, "y": 4})
     assert len(found) == count

@@ -31,20 +31,33 @@ def of(source: str, entry: text.Entry, name: str, known: Values, sizes: Mapping[
     if launched is None:
         return []
     before = steps.before(source, name)
-    return [*_too_few(entry, launched, known), *_too_short(entry, before, sizes), *_unset(entry, before)]
+    rest = _too_few(entry, launched, known) if _read(source, before) else ()
+    return [
+        *rest,
+        *_exchanged(entry, launched, known),
+        *_too_short(entry, before, sizes),
+        *_unset(entry, before),
+    ]
+
+
+def _read(source: str, before: steps.Before) -> bool:
+    """Return False where the host allocates what it gives a kernel, and copies nothing of it back.
+
+    What is only timed, or tried out, may be a part.
+    """
+    given = set(before.steps[-1].buffers) - {""} if before.steps else set[str]()
+    made = {b for step in before.steps if step.kind == host_calls.ALLOCATE for b in step.buffers}
+    names = "|".join(re.escape(re.sub(r"__\d+\Z", "", name)) for name in given) or "(?!)"
+    back = rf"\bcudaMemcpy\w*\s*\([^;]*\b(?:{names})\b[^;]*(?:DeviceToHost|MemcpyDefault)"
+    return not given & made or "cudaMallocManaged" in source or bool(re.search(back, source))
 
 
 def _too_few(entry: text.Entry, launched: Launch, known: Values) -> Iterator[str]:
-    """Yield the axes along which blocks leave out the last elements, or have those of another axis.
-
-    Each thread has one element, below a size that the kernel compares its number with.
-    """
-    names = [p.name for p in entry.parameters]
-    numbers = dict(zip(names, launched.numbers, strict=False))
+    """Yield the axes along which blocks leave out the last elements."""
+    numbers = dict(zip((p.name for p in entry.parameters), launched.numbers, strict=False))
     block = dict(zip("xyz", (*launched.block, 1, 1), strict=False))
-    ends = {axis: end for axis in block if (end := _end(entry.body, axis, names, known, block[axis]))}
     grid = dict(zip("xyz", launched.grid, strict=False))
-    for axis, (variable, size, less) in ends.items():
+    for axis, (variable, size, less) in _ends(entry, launched, known).items():
         number, blocks = numbers.get(size), grid.get(axis, 0)
         threads = blocks * block[axis]
         if number and blocks and threads < number - less:
@@ -52,6 +65,13 @@ def _too_few(entry: text.Entry, launched: Launch, known: Values) -> Iterator[str
                 f"line {launched.line} launches {blocks} blocks of {block[axis]} threads along {axis}, "
                 f"but {size} is {number}: {variable} from {threads} on is left out"
             )
+
+
+def _exchanged(entry: text.Entry, launched: Launch, known: Values) -> Iterator[str]:
+    """Yield the pairs of axes along which a grid has as many blocks as the other one takes."""
+    names = [p.name for p in entry.parameters]
+    numbers = dict(zip(names, launched.numbers, strict=False))
+    ends = _ends(entry, launched, known)
     written = zip("xyz", map(_names, launched.over(names, launched.blocks)), strict=False)
     asked = {axis: words for axis, words in written if axis in ends}
     for axis, other in (pair for pair in (("x", "y"), ("y", "z"), ("x", "z")) if {*pair} <= asked.keys()):
@@ -61,6 +81,13 @@ def _too_few(entry: text.Entry, launched: Launch, known: Values) -> Iterator[str
                 f"line {launched.line} launches as many blocks along {axis} as {b} takes, and along {other} "
                 f"as {a}, but the kernel compares {ends[axis][0]} with {a} and {ends[other][0]} with {b}"
             )
+
+
+def _ends(entry: text.Entry, launched: Launch, known: Values) -> dict[str, tuple[str, str, int]]:
+    """Return what ends the elements along each axis, by `_end`: each thread has one of them."""
+    names = [p.name for p in entry.parameters]
+    block = zip("xyz", (*launched.block, 1, 1), strict=False)
+    return {axis: end for axis, n in block if (end := _end(entry.body, axis, names, known, n))}
 
 
 def _end(
@@ -120,7 +147,7 @@ def _unset(entry: text.Entry, before: steps.Before) -> Iterator[str]:
         if buffer in before.fresh - given and others and others <= given | before.fresh | ({*others} - made):
             uses = len(re.findall(rf"\b{p.name}\b", entry.body))
             adds = len(re.findall(rf"{_ATOMIC}{p.name}\b", entry.body))
-            if adds == uses and others - (made - given):
+            if adds and adds == uses and others - (made - given):
                 yield f"nothing sets {buffer} before an atomic adds to {p.name}"
 
 
