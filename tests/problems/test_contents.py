@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -49,6 +50,13 @@ def test_numbers_that_counters_begin_with(use: str, number: int | None) -> None:
 )
 def test_places_to_write_to(body: str, found: bool) -> None:
     assert contents.targets(body, "p") == found
+
+
+def test_a_long_body_is_read_in_one_pass() -> None:
+    """Blanks, which comments leave, without an assignment: the time was the square of their number."""
+    begin = time.process_time()
+    assert contents.targets("int t = p[i];" + " " * 100_000 + "f(t); y[t] = 1;", "p")
+    assert time.process_time() - begin < 5
 
 
 def test_a_lock_that_a_function_takes_is_free() -> None:

@@ -15,7 +15,7 @@ from harness.kernels.cpp.source import inlined
 
 _NAP = r"__nanosleep\([^()]*\);"
 _ASSIGNED = re.compile(r"\b(\w+)\s*=(?=([^;{}=]*))")
-_WRITTEN = re.compile(r"([^;{}=]+?)\s*(?<![<>!=])(?:[-+*/|&^]|<<|>>)?=(?!=)")
+_WRITES = re.compile(r"(?<![<>!=])(?:[-+*/|&^]|<<|>>)?=(?!=)")
 
 _READ = re.compile(r"\s*(?:\([\w\s]+\)\s*)?([A-Za-z_]\w*)((?:\s*\[[^][]*\])+)\s*(?:,|\Z)")
 _COLUMN = re.compile(  # 2 * r + 1, or r * 2 + 1
@@ -168,7 +168,16 @@ def targets(body: str, pointer: str) -> bool:
     read = rf"\b{re.escape(pointer)}\s*\["
     given = "|".join({name for name, value in _ASSIGNED.findall(body) if re.search(read, value)})
     place = rf"\[[^;]*(?:{read}|\b(?:{given})\b)|\A\W*(?:{given})\s*\[" if given else rf"\[[^;]*{read}"
-    return any(re.search(place, written) for written in _WRITTEN.findall(body))
+    return any(re.search(place, written) for written in _written(body))
+
+
+def _written(body: str) -> Iterator[str]:
+    """Yield what stands before each ``=`` or ``+=`` of a body: in one pass, for texts may be long."""
+    for statement in re.split(r"[;{}]", body):
+        done = 0
+        for at in _WRITES.finditer(statement):
+            yield statement[done : at.start()].rpartition("=")[2].rstrip()
+            done = at.end()
 
 
 def begins(body: str, pointer: str) -> bool:
