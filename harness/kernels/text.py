@@ -277,8 +277,8 @@ def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
     """
     index = rf"blockIdx\s*\.\s*{axis}"
     alike = named(body, index)
-    beside = re.findall(rf"([\w.]*)\s*\*\s*\b(?:{alike})\b|\b(?:{alike})\b\s*(?:\*|<<)\s*([\w.]*)", body)
-    known = all((left or right) in names for left, right in beside)
+    by = re.findall(rf"(?!(?<=\s)\s)([\w.]*)\s*\*\s*(?:{alike})\b|\b(?:{alike})\s*(?:\*|<<)\s*([\w.]*)", body)
+    known = all((left or right) in names for left, right in by)
     own = alike.partition("|")[2] or "(?!)"
     known = known or any(n in names for n in re.findall(rf"\b(?:{own})\s*(?:>=|<)\s*(\w+)\s*[);&|]", body))
     return bool(re.search(index, body)) and known and "mul24" not in body

@@ -28,7 +28,7 @@ _CLASS = re.compile(
     r"\b(?:struct|class)\s+(\w+)\s*(?:final\s*)?(?:<[^;{}()]*>\s*)?(?::[^;{}()]*)?\{"  # none of a template's
 )
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_CALLED = re.compile(r"\b(\w+)\s*(?:<[^;{}()]*>)?\s*\(")
+_CALLED = re.compile(r"\b(\w+)\s*+(?:<[^;{}()]*>\s*+)?\(")
 _DYNAMIC = re.compile(  # extern float __shared__ x[] is as good
     r"\bextern\s+(?:__align__\s*\([^)]*\)\s*|\w+\s+){0,3}?__shared__[^;{}]*?\b(\w+)\s*\[\s*\]"
 )
