@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from harness.kernels import text
+from harness.kernels.cpp import calls
 from harness.kernels.cpp.host import values
 from harness.problems.guessed import contents
 
@@ -56,6 +58,19 @@ def test_a_long_body_is_read_in_one_pass() -> None:
     """Blanks, which comments leave, without an assignment: the time was the square of their number."""
     begin = time.process_time()
     assert contents.targets("int t = p[i];" + " " * 100_000 + "f(t); y[t] = 1;", "p")
+    assert time.process_time() - begin < 5
+
+
+def test_a_long_comment_costs_no_time() -> None:
+    """What stands for it between the words of a kernel are blanks, of which no search takes the square."""
+    comment = "/*" + "words " * 10_000 + "*/"
+    source = f"""__global__ void k(const float* x, float* y, int n) {{ {comment}
+  int i = blockIdx.x {comment} * blockDim.x + threadIdx.x; {comment}
+  if (i < n {comment}) y[i] = x[i] {comment};
+}}"""
+    begin = time.process_time()
+    entry = text.entries(source)[0]
+    assert calls.reached((source,), entry.body).startswith(entry.body) and "x" not in entry.items
     assert time.process_time() - begin < 5
 
 
