@@ -62,7 +62,7 @@ def test_a_long_body_is_read_in_one_pass() -> None:
 
 
 def test_a_long_comment_costs_no_time() -> None:
-    """What stands for it between the words of a kernel are blanks, of which no search takes the square."""
+    """Blanks stand for it between the words of a kernel, of which no search may take the square."""
     comment = "/*" + "words " * 10_000 + "*/"
     source = f"""__global__ void k(const float* x, float* y, int n) {{ {comment}
   int i = blockIdx.x {comment} * blockDim.x + threadIdx.x; {comment}

@@ -241,7 +241,7 @@ def test_every_representative_is_a_shipped_kernel() -> None:
 
 
 def test_covering_variants() -> None:
-    """Of 48 sets few have each height and each pair of switches; with one less something is missing."""
+    """Few of 48 sets have each height and each pair of switches; with one less something is missing."""
     (kernel,) = catalog.find("23_wgmma_pipeline")
     heights, switches = range(64, 192, 16), [(p, c) for p in (0, 1) for c in (1, 2, 4)]
     sets = [

@@ -34,7 +34,7 @@ _DYNAMIC = re.compile(  # extern float __shared__ x[] is as good
 )
 _KEPT = 8
 _SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
-_MOST_THREADS = 1024  # of a block
+MOST_THREADS = 1024  # of a block
 _FEWER = (128, 64, 32)  # threads that may have room there
 _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES")
 
@@ -45,7 +45,7 @@ def bounded(entry: text.Entry, source: str, values: Values) -> text.Entry:
     bounds = rf"\b__launch_bounds__\s*\(((?:[^(),]|\([^()]*\))+)(?:,[^()]*)?\)\s*(?:\w+\s+)*{name}\s*\("
     found = None if entry.bounds else re.search(bounds, text.blank(source))
     threads = values.number(found[1].strip()) if found else None
-    return replace(entry, bounds=threads) if threads and threads <= _MOST_THREADS else entry
+    return replace(entry, bounds=threads) if threads and threads <= MOST_THREADS else entry
 
 
 def own(kernel: Kernel) -> str:

@@ -12,6 +12,7 @@ from harness.kernels.cpp.host.values import Values
 
 _WIDEST = 16  # elements that belong together
 _MOST = 4096  # elements of a thread
+OF_WARPS = r"\s*(?:/\s*(?:32|\w*(?i:warp)\w*)|>>\s*5)"  # behind a number of threads
 _PLANES = (
     re.compile(r"(?:(?P<number>\d)\s*\*\s*)?(?P<size>[A-Za-z_]\w*)\s*\+\s*(?P<i>[A-Za-z_]\w*)"),
     re.compile(r"(?P<i>[A-Za-z_]\w*)\s*\+\s*(?:(?P<number>\d)\s*\*\s*)?(?P<size>[A-Za-z_]\w*)"),

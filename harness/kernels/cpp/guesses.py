@@ -21,7 +21,7 @@ from harness.kernels.expr import Expr, ExprError
 _FEW = 16  # what is no size beside larger numbers
 _ITEMS = 64  # blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
-_MOST_THREADS, _WARP, _STRIDED = 1024, 32, 2**13  # the last: of a grid that the kernel asks for
+_WARP, _STRIDED = 32, 2**13  # the last: threads of a launch whose grid the kernel asks for
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
@@ -269,7 +269,7 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     values = numbers([source], entry, name)
     known = [given[n] for n in given if _THREADS.fullmatch(n) and given[n].isdecimal()]
     known += [str(n) for word in used if _THREADS.fullmatch(word) and (n := values.number(word))]
-    threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= _MOST_THREADS), 0)
+    threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= calls.MOST_THREADS), 0)
     if threads and entry.threads == 1 and entry.bounds is None:
         return (threads,)
     if entry.threads == 1 and entry.bounds is None and (fewer := _held(entry, values)) < entry.block[0]:
@@ -279,7 +279,7 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
         _strided(entry, axis, steps[axis], values) if axis in axes and axis in steps else threads
         for axis, threads in zip("xyz", entry.block, strict=False)
     )
-    if entry.bounds is not None or math.prod(block) > _MOST_THREADS:
+    if entry.bounds is not None or math.prod(block) > calls.MOST_THREADS:
         return entry.block
     if _by_warps(entry) and "x" not in steps and block[0] % _WARP:
         return (4 * _WARP, 4, 1)[: len(block)]  # whole warps along x
@@ -298,7 +298,7 @@ def _strided(entry: text.Entry, axis: str, step: int, values: Values) -> int:
 
 def _by_warps(entry: text.Entry) -> bool:
     """Return True where each warp has an item of its own, such as a row: it counts the warps of the grid."""
-    over = r"\s*(?:/\s*(?:32|\w*(?i:warp)\w*)|>>\s*5)"
+    over = extents.OF_WARPS
     first = r"blockIdx\.x\s*\*\s*blockDim\.x|blockDim\.x\s*\*\s*blockIdx\.x"
     of_grid = rf"(?:{first})\s*\+\s*threadIdx\.x|threadIdx\.x\s*\+\s*(?:{first})"
     named = "|".join(re.findall(rf"\b(\w+)\s*=\s*(?:{of_grid})\s*[;,]", entry.body)) or r"(?!)"
@@ -309,14 +309,14 @@ def _by_warps(entry: text.Entry) -> bool:
 def _held(entry: text.Entry, values: Values) -> int:
     """Return how many threads find a place in the shared arrays that they index by their own number alone."""
     threads = text.named(entry.body, r"threadIdx\.x")
-    found = [_MOST_THREADS]
+    found = [calls.MOST_THREADS]
     for name, length in extents.shared(entry.body, values):
         written = rf"{name}\s*\[\s*(?:{threads})\s*\]\s*=(?!=)"
         if any(
             not _chosen(entry.body, at.end(1)) for at in re.finditer(rf"([;{{}}])\s*{written}", entry.body)
         ):
             found.append(length)
-    return min((n for n in found if n >= _WARP), default=_MOST_THREADS)
+    return min((n for n in found if n >= _WARP), default=calls.MOST_THREADS)
 
 
 def _chosen(body: str, place: int) -> bool:

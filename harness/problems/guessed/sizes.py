@@ -39,7 +39,6 @@ _WHOLE = re.compile(  # what takes several elements at once; a vector by itself 
 _MATRICES = re.compile(  # ``float4;`` stands for vectors of PTX
     r"\b(?:(?:wmma|mma|asm|cp_async\w*|__pipeline\w*|CUtensorMap)\b|float4;)"
 )
-_OF_WARPS = r"\s*(?:/\s*(?:32|\w*(?i:warp)\w*)|>>\s*5)"
 _COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za-z_]\w*)\b"
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
@@ -334,7 +333,7 @@ def _by_warp(body: str, outside: str, size: str, launched: Launch | None) -> boo
     while more := names - seen:
         seen |= more
         values = [name for name in more if not name.isidentifier()]
-        of_warps = rf"(?:\b[\w.]+|\([^()]*\)){_OF_WARPS}"
+        of_warps = rf"(?:\b[\w.]+|\([^()]*\)){extents.OF_WARPS}"
         values += (re.sub(of_warps, "", value) for name in more for value in given.get(name, ()))
         if any(re.search(rf"{lanes}|\+\+|rank", value) for value in values):
             return False

@@ -95,9 +95,8 @@ class _Kernel:
         for _ in range(2):
             self._values, self._lines = {}, [f"{name_of(n)};" for n in self._entry.dynamic]
             for statement in self._statements:
-                with contextlib.suppress(
-                    IndexError, ValueError
-                ):  # operands are missing: the assembler says so
+                # Where operands are missing the assembler says so.
+                with contextlib.suppress(IndexError, ValueError):
                     self._read(statement)
         # How much dynamic shared memory it has is not in PTX: it may be all that there is.
         shared = "".join(f"extern __shared__ char {name_of(n)}[]; {_ASKED}\n" for n in self._entry.dynamic)

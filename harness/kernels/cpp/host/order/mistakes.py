@@ -18,6 +18,7 @@ from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 
 _ANY = 1 << 20  # what stands for a name of the host that has no number; a copy of elements is a part of it
+_Ends = dict[str, tuple[str, str, int]]  # by axis what `_end` says
 _ATOMIC = r"\batomic(?:Add|Sub|Max|Min|Inc|Dec|And|Or|Xor)\s*\(\s*&?\s*"
 
 
@@ -30,14 +31,11 @@ def of(source: str, entry: text.Entry, name: str, known: Values, sizes: Mapping[
     launched = launches.of(source, name)
     if launched is None:
         return []
-    before = steps.before(source, name)
-    rest = _too_few(entry, launched, known) if _read(source, before) else ()
-    return [
-        *rest,
-        *_exchanged(entry, launched, known),
-        *_too_short(entry, before, sizes),
-        *_unset(entry, before),
-    ]
+    before, ends = steps.before(source, name), _ends(entry, launched, known)
+    given = dict(zip((p.name for p in entry.parameters), launched.numbers, strict=False))
+    rest = _too_few(launched, ends, given) if _read(source, before) else ()
+    exchanged = _exchanged(entry, launched, ends, given)
+    return [*rest, *exchanged, *_too_short(entry, before, sizes), *_unset(entry, before)]
 
 
 def _read(source: str, before: steps.Before) -> bool:
@@ -47,17 +45,16 @@ def _read(source: str, before: steps.Before) -> bool:
     """
     given = set(before.steps[-1].buffers) - {""} if before.steps else set[str]()
     made = {b for step in before.steps if step.kind == host_calls.ALLOCATE for b in step.buffers}
-    names = "|".join(re.escape(re.sub(r"__\d+\Z", "", name)) for name in given) or "(?!)"
+    names = "|".join(re.escape(steps.written(name)) for name in given) or "(?!)"
     back = rf"\bcudaMemcpy\w*\s*\([^;]*\b(?:{names})\b[^;]*(?:DeviceToHost|MemcpyDefault)"
     return not given & made or "cudaMallocManaged" in source or bool(re.search(back, source))
 
 
-def _too_few(entry: text.Entry, launched: Launch, known: Values) -> Iterator[str]:
+def _too_few(launched: Launch, ends: _Ends, numbers: Mapping[str, int | None]) -> Iterator[str]:
     """Yield the axes along which blocks leave out the last elements."""
-    numbers = dict(zip((p.name for p in entry.parameters), launched.numbers, strict=False))
     block = dict(zip("xyz", (*launched.block, 1, 1), strict=False))
     grid = dict(zip("xyz", launched.grid, strict=False))
-    for axis, (variable, size, less) in _ends(entry, launched, known).items():
+    for axis, (variable, size, less) in ends.items():
         number, blocks = numbers.get(size), grid.get(axis, 0)
         threads = blocks * block[axis]
         if number and blocks and threads < number - less:
@@ -67,11 +64,11 @@ def _too_few(entry: text.Entry, launched: Launch, known: Values) -> Iterator[str
             )
 
 
-def _exchanged(entry: text.Entry, launched: Launch, known: Values) -> Iterator[str]:
+def _exchanged(
+    entry: text.Entry, launched: Launch, ends: _Ends, numbers: Mapping[str, int | None]
+) -> Iterator[str]:
     """Yield the pairs of axes along which a grid has as many blocks as the other one takes."""
     names = [p.name for p in entry.parameters]
-    numbers = dict(zip(names, launched.numbers, strict=False))
-    ends = _ends(entry, launched, known)
     written = zip("xyz", map(_names, launched.over(names, launched.blocks)), strict=False)
     asked = {axis: words for axis, words in written if axis in ends}
     for axis, other in (pair for pair in (("x", "y"), ("y", "z"), ("x", "z")) if {*pair} <= asked.keys()):
@@ -83,7 +80,7 @@ def _exchanged(entry: text.Entry, launched: Launch, known: Values) -> Iterator[s
             )
 
 
-def _ends(entry: text.Entry, launched: Launch, known: Values) -> dict[str, tuple[str, str, int]]:
+def _ends(entry: text.Entry, launched: Launch, known: Values) -> _Ends:
     """Return what ends the elements along each axis, by `_end`: each thread has one of them."""
     names = [p.name for p in entry.parameters]
     block = zip("xyz", (*launched.block, 1, 1), strict=False)

@@ -54,6 +54,11 @@ def before(source: str, entry: str) -> Before:
     return _reader(source).up_to(place) if place is not None else Before()
 
 
+def written(buffer: str) -> str:
+    """Return the name that the text has for a buffer of a step, whose local names say of which function."""
+    return re.sub(r"__\d+\Z", "", buffer)
+
+
 @functools.lru_cache(maxsize=2)
 def _reader(source: str) -> _Reader:
     return _Reader(source)
