@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from harness.errors import UsageError
 from harness.kernels.dtypes import DTYPES
 from harness.problems.gemm import GEMMS, Gemm
+from harness.problems.protocol import Layout
 
 MOST_WORK = 2**39  # multiply-adds
 MOST_BYTES = 3 << 30  # of A and B together, and of C
@@ -25,6 +26,7 @@ _LEAST, _MOST = 16, 16384
 LEAST_WORK = _LEAST**3
 _RAREST = 50_000  # one in so many draws is of the classes asked for
 _UNITS = (16, 32, 64, 128)  # of which sizes that are not ragged are multiples
+_NEAR = math.log(1.25)
 _TMA_BYTES = 16  # an operand whose pitch is no multiple of this has no tensor map
 
 # Linear layers by model, as (inputs, outputs). Some are stored with a row for each output, as nn.Linear has
@@ -122,12 +124,13 @@ def draws(
     over: int = 0,
     madds: int = MOST_WORK,
     only: Sequence[str] = (),
+    near: Sequence[Gemm] = (),
 ) -> list[Draw]:
     """Return `count` draws of an element type (a key of `GEMMS`); the same seed gives the same draws.
 
     With `most` they are those with at most so many rows or columns, with `over` and `madds` those of more
-    multiply-adds and of at most so many, with `only` those of all these `Draw.classes`. Raises UsageError if
-    there are next to none.
+    multiply-adds and of at most so many, with `only` those of all these `Draw.classes`. With `near` they are
+    no draws of all products, but each is near one of these. Raises UsageError if there are next to none.
     """
     rng = random.Random(f"{seed} {dtype}")
     found: list[Draw] = []
@@ -138,7 +141,10 @@ def draws(
                 f"only {len(found)} of {tried} draws are as asked for", hint="wider limits, or fewer classes"
             )
         tried += 1
-        drawn = _model(rng, dtype) if rng.random() < 0.25 else _random(rng, dtype)
+        if near:
+            drawn = _near(rng, rng.choice(near))
+        else:
+            drawn = _model(rng, dtype) if rng.random() < 0.25 else _random(rng, dtype)
         for problem, origin, ragged in drawn:
             thin = not most or min(problem.M, problem.N) <= most
             one = Draw(index=len(found), problem=problem, origin=origin, ragged=ragged)
@@ -203,6 +209,31 @@ def _model(rng: random.Random, dtype: str) -> Drawn:
         problem = _bounded(dtype, inputs, outputs, tokens, transa=1)
     if problem:
         yield problem, f"{model} {layer}, {which}, {batch}", False
+
+
+def _near(rng: random.Random, problem: Gemm) -> Drawn:
+    """Yield a product in the layout of `problem`, of about its sizes and paddings, unless it is too large.
+
+    Two sizes in three change, by up to a quarter. A size remains a multiple of the power of two that it was
+    a multiple of, up to 64, and a pitch one of 16 bytes.
+    """
+
+    def moved(size: int) -> int:
+        unit = min(size & -size, _UNITS[2])
+        changed = size * math.exp(rng.uniform(-_NEAR, _NEAR)) if rng.randrange(3) else size
+        return max(round(changed / unit), 1) * unit
+
+    def pitch(was: Layout, length: int) -> int:
+        unit = _TMA_BYTES // was.dtype.itemsize
+        unit = 1 if was.ld % unit else unit
+        return -(-(length + was.ld - was.columns) // unit) * unit
+
+    M, N, K = moved(problem.M), moved(problem.N), moved(problem.K)
+    rows = (M if problem.transa else K), (K if problem.transb else N), N
+    lda, ldb, ldc = map(pitch, problem.layouts().values(), rows)
+    axes = {"transa": problem.transa, "transb": problem.transb, "lda": lda, "ldb": ldb, "ldc": ldc}
+    if found := _bounded(problem.dtype.name, M, N, K, **axes):
+        yield found, "", any(size % _LEAST for size in (M, N, K))
 
 
 def _log_uniform(rng: random.Random, least: int, most: int) -> int:

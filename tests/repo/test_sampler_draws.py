@@ -83,6 +83,28 @@ def test_only_draws_of_some_classes() -> None:
         draws("tf32", 1, 3, only=("flat", "deep"))
 
 
+def test_only_draws_near_what_was_lost(tmp_path: Path) -> None:
+    """They have the layout and paddings of a row that was lost, and its sizes within a quarter."""
+    axes = {"transa": 0, "transb": 1, "lda": 4871, "ldb": 4864, "ldc": 23}
+    row = {"dtype": "fp32", "M": 4672, "N": 23, "K": 4864, "ratio": 0.9, **axes}
+    rows = [row, {**row, "M": 16, "ratio": 1.0}, {**row, "M": 32, "status": "error", "ratio": 0}]
+    path = tmp_path / "lost.json"
+    record.write_json(path, record.document("shapes", rows, {}))
+    with pytest.raises(UsageError, match=r"no draw of bf16 is below 0.98"):
+        list(shapes.in_turn(["bf16"], 10, 1, [str(path)]))
+    found = list(shapes.in_turn(["fp32"], 200, 1, [str(path)]))
+    assert len({d.problem for d in found}) > 150
+    for problem in (d.problem for d in found):
+        assert problem.layout == "NT" and problem.M % 64 == 0 and problem.K % 64 == 0
+        assert (problem.lda - problem.K, problem.ldb - problem.K, problem.ldc - problem.N) == (7, 0, 0)
+        for size, near in zip((problem.M, problem.N, problem.K), (4672, 23, 4864), strict=True):
+            assert 0.77 < size / near < 1.28
+    assert {d.pitch for d in found} == {"odd"} and {d.form for d in found} == {"thin"}
+    padded = GEMMS["bf16"](M=100, N=99, K=2001, lda=2040, ldb=104)
+    assert {d.pitch for d in draws("bf16", 50, 1, near=[padded])} <= {"odd", "padded"}
+    assert all(d.problem.lda % 8 == d.problem.ldb % 8 == 0 for d in draws("bf16", 50, 1, near=[padded]))
+
+
 def test_types_take_turns() -> None:
     taken = [draw.problem.dtype.name for draw in shapes.in_turn(["fp32", "bf16"], 50, 1)]
     assert taken == (["fp32"] * 20 + ["bf16"] * 20) * 2 + ["fp32"] * 10 + ["bf16"] * 10
