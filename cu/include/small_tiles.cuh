@@ -94,7 +94,7 @@ struct Tile {
     // one by one take four times the instructions. A warp copies a quarter of the rows.
     __device__ void copy_covering(const ELEMENT* from, int ld, int rows, int columns)
     {
-        constexpr int across = width / UNIT, quarter = height / 4, step = 32 / across;
+        constexpr int across = width / UNIT, beside = across < 32 ? across : 32, quarter = height / 4, step = 32 / beside;
         const int first = threadIdx.x / 32 * quarter, lane = threadIdx.x % 32;
         const auto copy_unit = [&](int r, int unit) {
             const auto begin = (unsigned long long)(from + (long long)r * ld);
@@ -103,8 +103,11 @@ struct Tile {
                              r < rows ? min(max(bytes, 0), 16) : 0);
         };
         #pragma unroll
-        for (int i = 0; i < quarter; i += step) copy_unit(first + i + lane / across, lane % across);
-        if (lane < quarter) copy_unit(first + lane, across);
+        for (int i = 0; i < quarter; i += step)
+            #pragma unroll
+            for (int j = 0; j < across; j += beside) copy_unit(first + i + lane / beside, j + lane % beside);
+        #pragma unroll
+        for (int r = lane; r < quarter; r += 32) copy_unit(first + r, across);
     }
 
     // Shift the rows to where they belong, each warp those whose units it has copied. `from` is where the tile lies in

@@ -14,7 +14,7 @@
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 256", "BM * BN >= 1024",
-//          "STAGES > 1 or BLOCKS + SPLIT == 1"]
+//          "BM * BN <= 16384", "STAGES > 1 or BLOCKS + SPLIT == 1"]
 // shared = "max(STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN), 4 * BM * (BN + 8))"
 // workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
 // programmatic = 1
@@ -26,12 +26,12 @@
 // predict = ["conflicts == 0"]
 //
 // [params]
-// BM = [64, 128, 32, 16]
-// BN = [64, 32, 16, 128]
+// BM = [64, 128, 32, 16, 256]
+// BN = [64, 32, 16, 128, 256]
 // WARPS_M = [2, 4, 1]
-// STAGES = [4, 3, 1]
-// BLOCKS = [2, 3, 4, 0]
-// SPLIT = [1, 8]
+// STAGES = [4, 3, 2, 1]
+// BLOCKS = [2, 3, 4, 1, 0]
+// SPLIT = [1, 8, 2, 4]
 // OWN = [0, 1]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]

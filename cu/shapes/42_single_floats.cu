@@ -35,7 +35,7 @@
 // WARPS_M = [2, 1, 4]
 // STAGES = [3, 4, 6]
 // BLOCKS = [0, 4, 8, 2, 6]
-// SPLIT = [1, 4, 8]
+// SPLIT = [1, 4, 8, 2]
 // OUTPUTS = [32, 64]
 // BK = [8]
 // TRANSA = [0, 1]

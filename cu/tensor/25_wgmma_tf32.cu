@@ -73,7 +73,7 @@
 // SHARE = [0, 1]
 // CLUSTER = [1, 2, 4]
 // ALONG_N = [0, 1, 2]
-// GROUP = [8]
+// GROUP = [8, 1]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
