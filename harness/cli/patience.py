@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from harness.problems.protocol import Axes, Problem
 
 BUILT, ENDED, COUNTED = 4 / 5, 5 / 4, 5 / 2  # shares of the time: for compiling, running, and counting again
+_LEAST = 10  # seconds for compiling one kernel: without any there is nothing to say
 _NAMED = 6  # kernels that were not run
 
 
@@ -39,6 +40,10 @@ class Patience:
     def until(self, share: float) -> float:
         """Return what the monotonic clock shows when a share of the time is over."""
         return self._begun + share * self._seconds if self._variants else math.inf
+
+    def end(self) -> float:
+        """Return what the monotonic clock shows when nothing is compiled any more, be it the first kernel."""
+        return max(self.until(ENDED), self._begun + _LEAST)
 
     def kept(self, rows: Iterable[Measurement]) -> Iterator[Measurement]:
         """Yield rows, of which none but the first is begun once the time is over."""

@@ -15,7 +15,8 @@ from harness.cli import main
 from harness.errors import BuildError
 from harness.kernels import catalog, text
 from harness.kernels.compiler import Cubin, compile_kernel
-from harness.kernels.cpp import brought, calls, includes, nvrtc
+from harness.kernels.cpp import brought, calls, includes
+from harness.kernels.cpp.compilers import nvrtc
 from harness.kernels.cpp.host import deduced, launches
 from harness.kernels.cpp.source import items
 from harness.support.cache import Cache

@@ -169,6 +169,7 @@ def command(
             step,
             some=not wanted,
             until=patience.until(BUILT),
+            end=patience.end(),
             depth="live" if wanted.html_file else "sass" if lines or json_file else "cubin",
         )
         left_out: dict[str, list[str]] = {}
