@@ -213,7 +213,7 @@ def _nvrtc(variant: Variant, arch: str, found: Included, until: float | None) ->
     ]
     whole, _ = _keys(replace(variant, kernel=replace(kernel, entry="")), arch, "", found)
     known = next((translated for key, translated in tuple(_LAST) if key == whole), None)
-    if known and (name := nvrtc.lowered(variant.entry, known[2])):
+    if known and (name := report.lowered(variant.entry, known[2])):
         return *known[:3], name
     try:
         made = host_code.translate(
@@ -255,7 +255,7 @@ def _by_report(
     made = host_code.translate(
         source_text(variant), kernel.path, "", options, own, partly=partly, until=until
     )
-    if found := nvrtc.lowered(entry, made.log):
+    if found := report.lowered(entry, made.log):
         return made.code, made.ptx, made.log, found
     names = ", ".join(dict.fromkeys(e.name for e in text.entries(kernel.source))) or "none"
     raise BuildError(

@@ -42,7 +42,7 @@ _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES
 def bounded(entry: text.Entry, source: str, values: Values) -> text.Entry:
     """Return an entry with the threads of ``__launch_bounds__(WARPS * 32)``, by numbers with names."""
     name = re.escape(entry.name.rpartition("::")[2])
-    bounds = rf"\b__launch_bounds__\s*\(((?:[^(),]|\([^()]*\))+)(?:,[^()]*)?\)\s*(?:\w+\s+)*{name}\s*\("
+    bounds = rf"__launch_bounds__\b\s*\(((?:[^(),]|\([^()]*\))+)(?:,[^()]*)?\)\s*(?:\w+\s+)*{name}\s*\("
     found = None if entry.bounds else re.search(bounds, text.blank(source))
     threads = values.number(found[1].strip()) if found else None
     return replace(entry, bounds=threads) if threads and threads <= MOST_THREADS else entry
@@ -55,8 +55,12 @@ def own(kernel: Kernel) -> str:
 
 def texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    whole = seen(own(kernel), tuple(includes.of(kernel).own.values())).texts
-    return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
+    return _texts(own(kernel), tuple(includes.of(kernel).own.values()), tuple(kernel.params))
+
+
+@functools.lru_cache(maxsize=_KEPT)  # of a file with hundreds of kernels each asks for all
+def _texts(source: str, headers: tuple[bytes, ...], given: tuple[str, ...]) -> tuple[str, ...]:
+    return conditions.taken([text.COMMENT.sub(" ", t) for t in seen(source, headers).texts], given)
 
 
 @functools.lru_cache(maxsize=_KEPT)

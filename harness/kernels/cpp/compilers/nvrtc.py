@@ -102,14 +102,6 @@ class Translation:
     entry: str
 
 
-def lowered(entry: str, log: str) -> str:
-    """Return what the code calls a function that is no instance of a template; "" unless ptxas names one."""
-    base = entry.rpartition("::")[2]
-    mangled = re.compile(rf"{re.escape(entry)}|_Z(?:N?L?|N\w*?){len(base)}{re.escape(base)}(?!I)\w*")
-    found = [name for name in re.findall(r"entry function '(\w+)'", log) if mangled.fullmatch(name)]
-    return str(found[0]) if len(found) == 1 else ""
-
-
 def names_nothing(log: str) -> bool:
     """Return True where all is right but the entry, which is the name of no function, or of several."""
     own = log.partition(" detected in the compilation of ")[0]  # what follows is why host code was left out

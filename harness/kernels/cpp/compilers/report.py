@@ -54,3 +54,11 @@ def serialized(log: str) -> str:
     """Return what ptxas says where it serialized wgmma instructions, else ""."""
     found = _SERIALIZED.search(log)
     return found[1] if found else ""
+
+
+def lowered(entry: str, log: str) -> str:
+    """Return what the code calls a function that is no instance of a template; "" unless ptxas names one."""
+    base = entry.rpartition("::")[2]
+    mangled = re.compile(rf"{re.escape(entry)}|_Z(?:N?L?|N\w*?){len(base)}{re.escape(base)}(?!I)\w*")
+    found = [name for name in re.findall(r"entry function '(\w+)'", log) if mangled.fullmatch(name)]
+    return str(found[0]) if len(found) == 1 else ""
