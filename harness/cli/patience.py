@@ -43,10 +43,8 @@ class Patience:
 
     def unread(self) -> str:
         """Return how many kernels were not yielded, as a hint; "" if none."""
-        more = (
-            f"{READ * self._seconds:.3g} s were over before {len(self._unread)} others were read: --seconds"
-        )
-        return f"{more} gives more time, --entry names a kernel" if self._unread else ""
+        said = f"{READ * self._seconds:.3g} s were over before {len(self._unread)} others were read"
+        return f"{said}: --seconds gives more time, --entry names a kernel" if self._unread else ""
 
     def ordered(self, variants: Sequence[Variant]) -> Sequence[Variant]:
         """Return the variants to build in their order, with one instance of each template first."""

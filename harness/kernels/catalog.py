@@ -120,7 +120,8 @@ def load_each(path: Path | str) -> list[Kernel]:
     listed = [name for names in named for name in names if name] or [entry.name for entry in known]
     whole = {"".join(name.split()): name for name in listed}.values()
     include, alone = includes.of_repository(path, source), len(whole) == len(known) == 1
-    return [_guessed(source, path, name, include, alone) for name in whole]
+    headers = tuple(includes.included(path, source, include).own.values())
+    return [_guessed(source, path, name, include, headers, alone) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -148,12 +149,14 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     if not kernel.plain:
         return replace(kernel, entry=entry)
-    return _guessed(kernel.source, kernel.path, entry, kernel.include, len(known) == 1)
+    headers = tuple(includes.included(kernel.path, kernel.source, kernel.include).own.values())
+    return _guessed(kernel.source, kernel.path, entry, kernel.include, headers, len(known) == 1)
 
 
-def _guessed(source: str, path: Path, entry: str, include: tuple[str, ...], alone: bool) -> Kernel:
-    """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
-    headers = tuple(includes.included(path, source, include).own.values())
+def _guessed(
+    source: str, path: Path, entry: str, include: tuple[str, ...], headers: tuple[bytes, ...], alone: bool
+) -> Kernel:
+    """Return a kernel without front matter as it may be launched; `include` are the folders of `headers`."""
     whole = decompiled.of(source, path)
     known = text.find(text.entries(calls.seen(whole, headers).texts[0]), entry)
     guess = guesses.of(calls.of_host(whole, headers), known, entry, ptx=path.suffix == ".ptx")

@@ -19,7 +19,7 @@ from harness.support import files
 
 OPEN, CLOSE = "/// kernel", "///"
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_MOST, _KEPT = 2**26, 8  # bytes of a kernel's file, and texts whose kernels are kept: each asks for all
+_MOST, _KEPT = 2**26, 32  # bytes of a kernel's file, and texts whose kernels are kept: each asks for all
 SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
 _NOISE = re.compile(  # directives, comments, ends of lines that go on, strings, characters
     r"""(?m:^[ \t]*#[ \t]*[a-z]+\b(?:\\\n|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)"""

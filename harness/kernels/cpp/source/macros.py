@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ def meant(source: str, call: str) -> str:
     return known[-1].called(given)
 
 
+@functools.lru_cache(maxsize=8)  # of a file with hundreds of kernels each asks for all
 def _defined(source: str) -> dict[str, list[Macro]]:
     """Return the macros of a text by name: several where it defines one anew, or in branches."""
     found: dict[str, list[Macro]] = {}
