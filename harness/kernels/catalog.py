@@ -143,7 +143,9 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     """Return another kernel of a file, with what the front matter says, or new guesses without."""
     known = text.entries(calls.own(kernel))
     base = entry.partition("<")[0].rpartition("::")[2].strip()
-    made = kernel.language == "cuda" and re.search(rf"\b{re.escape(base)}\b", kernel.source)  # by a macro
+    made = (
+        base and kernel.language == "cuda" and re.search(rf"\b{re.escape(base)}\b", kernel.source)
+    )  # by a macro
     if text.find(known, entry) is None and not made:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")

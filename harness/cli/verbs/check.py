@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 @options.budget
 @click.option(
     "--seconds",
-    type=options.Finite(min=1),
+    type=options.Finite(min=1, max=10**6),
     default=40,
     show_default=True,
     metavar="N",

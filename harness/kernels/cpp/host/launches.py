@@ -140,7 +140,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
     allocated = allocations.Allocated(plain, functions, given, known_at)
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
-    for place, name, template, passed, launch in calling.calls(plain):
+    for place, name, template, passed, launch, *_ in calling.calls(plain):
         known = here = known_at(place)
         grid, block, shared = launch
         instance = _DECLTYPE.sub(functools.partial(_declared, plain[:place]), template)
