@@ -63,6 +63,7 @@ def document(kind: str, records: Sequence[Mapping[str, Any]], meta: Mapping[str,
 
 _MOST = 2**28  # bytes of a record; a sweep of the whole ladder has a hundredth of it
 _LOOK = 64  # bytes by which a file is told from a record
+_LOST = "that file is none of harness's, and would be lost"
 _WANTED = "give a file that a command of harness wrote with --json, whole"
 
 
@@ -258,7 +259,7 @@ def check_writable(*paths: Path | None, page: Path | None = None, read: Iterable
             raise UsageError("this command reads that file, or writes it twice", where=str(path))
         taken.add(real)
         if path.is_file() and _of_others(path):
-            raise UsageError("that file is none of harness's, and would be lost", where=str(path))
+            raise UsageError(_LOST, where=str(path), hint="name another, or remove it")
         files.check_writable(path)
 
 

@@ -36,6 +36,7 @@ _START = (
 )
 _SLOW = "give it more time: HARNESS_COMPILE_SECONDS, and --seconds of `harness check`"
 _DEFECT = "that is a defect of the compiler's, which another version of it may not have"
+_LONGEST = 10**7  # seconds for which the system can be asked to wait
 _LEAST = 2**31  # bytes of address space, most of which it never touches
 _idle: list[_Child] = []
 
@@ -91,8 +92,7 @@ class _Child:
         began = time.monotonic()
         try:
             self._connection.send_bytes(asked)
-            left = None if until == math.inf else max(0.0, until - time.monotonic())
-            if not self._connection.poll(left):
+            if not self._connection.poll(max(0.0, min(until - time.monotonic(), _LONGEST))):
                 raise Ended(f"not done after {time.monotonic() - began:.0f} s, and ended", _SLOW)
             return self._connection.recv_bytes()
         except (EOFError, ConnectionError):
