@@ -257,6 +257,10 @@ def _by_report(
     )
     if found := report.lowered(entry, made.log):
         return made.code, made.ptx, made.log, found
+    if several := len(report.alike(entry, made.log)):
+        raise BuildError(
+            f"{several} kernels are called {entry!r}: give each a name of its own", where=str(kernel.path)
+        )
     names = ", ".join(dict.fromkeys(e.name for e in text.entries(kernel.source))) or "none"
     raise BuildError(
         f"no kernel called {entry!r} in the compiled code (in the text: {names})",

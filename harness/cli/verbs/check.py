@@ -303,7 +303,7 @@ def _guessed(
     from harness.problems.guessed import allocated
     from harness.problems.registry import resolve
 
-    entry = text.find(text.entries(calls.own(kernel)), kernel.entry)
+    entry = text.find(calls.entries(kernel), kernel.entry)
     unsaid = block is None and kernel.language == "ptx" and entry is not None and entry.bounds is None
     if unsaid and entry is not None and "__syncthreads" in entry.body:
         raise UsageError(

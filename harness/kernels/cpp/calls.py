@@ -14,7 +14,7 @@ from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.values import Values
-from harness.kernels.cpp.source import decompiled, lambdas
+from harness.kernels.cpp.source import decompiled, lambdas, macros
 from harness.kernels.cpp.source.variables import parameters
 from harness.kernels.expr import Expr, ExprError
 
@@ -53,6 +53,11 @@ def own(kernel: Kernel) -> str:
     return decompiled.of(kernel.source, kernel.path)
 
 
+def entries(kernel: Kernel) -> list[text.Entry]:
+    """Return the kernels of a kernel's file, with those that macros of its headers make."""
+    return text.entries(seen(own(kernel), tuple(includes.of(kernel).own.values())).texts[0])
+
+
 def texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
     return _texts(own(kernel), tuple(includes.of(kernel).own.values()), tuple(kernel.params))
@@ -67,9 +72,12 @@ def _texts(source: str, headers: tuple[bytes, ...], given: tuple[str, ...]) -> t
 def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
     """Return a file's text and those of its own headers as they are read.
 
-    Constant variables are parameters of kernels there, and host code makes objects where it has lambdas.
+    Constant variables are parameters of kernels there, host code makes objects where it has lambdas, and
+    what macros of headers make stands in their place.
     """
-    whole = (lambdas.made(source), *(header.decode(errors="replace") for header in headers))
+    known = [header.decode(errors="replace") for header in headers]
+    made = lambdas.made(source)
+    whole = (macros.with_headers(made, text.blank(made), known), *known)
     plain = tuple(text.COMMENT.sub(" ", one) for one in whole)
     return parameters.of(whole, lambda body: reached(plain, body))
 
@@ -87,7 +95,7 @@ def of_host(source: str, headers: tuple[bytes, ...]) -> str:
 def launchable(kernel: Kernel) -> Kernel:
     """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
     source = own(kernel)
-    entry = text.find(text.entries(source), kernel.entry) if kernel.plain else None
+    entry = text.find(entries(kernel), kernel.entry) if kernel.plain else None
     if entry is None or kernel.shared({}) or not dynamic(texts(kernel), entry.body):
         return kernel
     return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(source) else _SHARED))

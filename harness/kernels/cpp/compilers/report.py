@@ -56,9 +56,14 @@ def serialized(log: str) -> str:
     return found[1] if found else ""
 
 
-def lowered(entry: str, log: str) -> str:
-    """Return what the code calls a function that is no instance of a template; "" unless ptxas names one."""
+def alike(entry: str, log: str) -> list[str]:
+    """Return what the code calls the functions of a name that ptxas names, but for instances of templates."""
     base = entry.rpartition("::")[2]
     mangled = re.compile(rf"{re.escape(entry)}|_Z(?:N?L?|N\w*?){len(base)}{re.escape(base)}(?!I)\w*")
-    found = [name for name in re.findall(r"entry function '(\w+)'", log) if mangled.fullmatch(name)]
-    return str(found[0]) if len(found) == 1 else ""
+    return [str(name) for name in re.findall(r"entry function '(\w+)'", log) if mangled.fullmatch(name)]
+
+
+def lowered(entry: str, log: str) -> str:
+    """Return what the code calls a function that is no instance of a template; "" where it is not the one."""
+    found = alike(entry, log)
+    return found[0] if len(found) == 1 else ""
