@@ -36,7 +36,7 @@ _START = (
 )
 _SLOW = "give it more time: HARNESS_COMPILE_SECONDS, and --seconds of `harness check`"
 _DEFECT = "that is a defect of the compiler's, which another version of it may not have"
-_LONGEST = 10**7  # seconds for which the system can be asked to wait
+_LONGEST = 10**6  # seconds for which the system can be asked to wait, in ms
 _LEAST = 2**31  # bytes of address space, most of which it never touches
 _idle: list[_Child] = []
 
