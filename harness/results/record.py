@@ -258,7 +258,7 @@ def check_writable(*paths: Path | None, page: Path | None = None, read: Iterable
         if real in taken:
             raise UsageError("this command reads that file, or writes it twice", where=str(path))
         taken.add(real)
-        if path.is_file() and _of_others(path):
+        if _of_others(path):
             raise UsageError(_LOST, where=str(path), hint="name another, or remove it")
         files.check_writable(path)
 
@@ -266,6 +266,8 @@ def check_writable(*paths: Path | None, page: Path | None = None, read: Iterable
 def _of_others(path: Path) -> bool:
     """Return True for a file that begins with neither JSON nor markup; an empty one is nobody's."""
     try:
+        if not path.is_file():
+            return False
         with path.open("rb") as file:
             return file.read(_LOOK).lstrip()[:1] not in (b"", b"{", b"[", b"<")
     except OSError:
