@@ -257,15 +257,13 @@ def _by_report(
     )
     if found := report.lowered(entry, made.log):
         return made.code, made.ptx, made.log, found
-    if several := len(report.alike(entry, made.log)):
-        raise BuildError(
-            f"{several} kernels are called {entry!r}: give each a name of its own", where=str(kernel.path)
-        )
     names = ", ".join(dict.fromkeys(e.name for e in text.entries(kernel.source))) or "none"
     raise BuildError(
         f"no kernel called {entry!r} in the compiled code (in the text: {names})",
         where=str(kernel.path),
-        hint=guesses.absent(kernel.source, entry, kernel.params),
+        hint=f"{several} kernels are called {entry!r}: give each a name of its own"
+        if (several := len(report.alike(entry, made.log))) > 1
+        else guesses.absent(kernel.source, entry, kernel.params),
     )
 
 
