@@ -27,8 +27,9 @@ from harness.bench.row import (
 from harness.emulator import Counts, Emulation
 from harness.emulator.blocks.endless.loops import BUDGET
 from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, OutOfTime, UsageError
+from harness.kernels.arch import SMS
 from harness.launch.builds import Built, Progress
-from harness.launch.emulated import SMS, Memory, Options, launch
+from harness.launch.emulated import Memory, Options, launch
 from harness.launch.further import explained, further, judged, late, with_zeros
 from harness.launch.kernel import grid
 from harness.launch.sequence import run as sequence

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from harness.errors import UsageError
-from harness.kernels.cpp.nvrtc import RESERVED
+from harness.kernels.cpp.compilers.nvrtc import RESERVED
 from harness.kernels.spec import Kernel
 
 Point = dict[str, int | float]

@@ -73,9 +73,7 @@ params = click.option(
     metavar="NAME=VALUE",
     help="A kernel parameter: TILE=32 or TILE=[8,16]; without front matter a macro.",
 )
-sweep = click.option(
-    "--sweep", is_flag=True, help="Every parameter set that the kernel file lists, not the default."
-)
+sweep = click.option("--sweep", is_flag=True, help="Every parameter set of the kernel file, not the default.")
 axis = click.option(
     "-a",
     "--axis",
@@ -97,7 +95,8 @@ entry = click.option(
     metavar="NAME",
     help="Which kernel of a file with several, or which instance of a template: 'k<float, 16>'.",
 )
-include = click.option("-I", "--include", multiple=True, metavar="FOLDER", help="Headers are there, too.")
+_FOLDER = click.Path(exists=True, file_okay=False)
+include = click.option("-I", "--include", multiple=True, type=_FOLDER, help="Headers are there, too.")
 arch = click.option("--arch", metavar="SM[,SM]...", help="Architectures, such as sm_75,sm_90a.")
 device = click.option(
     "-d",

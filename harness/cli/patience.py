@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
-    from harness.kernels.spec import Variant
+    from harness.kernels.spec import Kernel, Variant
     from harness.launch.builds import Built, Skipped
     from harness.problems.protocol import Axes, Problem
 
-BUILT, ENDED, COUNTED = 4 / 5, 5 / 4, 5 / 2  # shares of the time: for compiling, running, and counting again
+# Shares of the time: for guessing how kernels are launched, compiling, running, and counting again.
+READ, BUILT, ENDED, COUNTED = 1 / 3, 4 / 5, 5 / 4, 5 / 2
+_LEAST = 10  # seconds for compiling one kernel: without any there is nothing to say
 _NAMED = 6  # kernels that were not run
 
 
@@ -21,12 +23,28 @@ class Patience:
     """The time from now on in which kernels are begun, if none of them has front matter.
 
     A file of somebody else's may have dozens of kernels and instances: whoever waits for a minute is told of
-    those that were run, and which were not. Four fifths of it are for compiling at most.
+    those that were run, and which were not. A third of it is for reading, and four fifths for compiling at
+    most.
     """
 
     def __init__(self, seconds: float) -> None:
         self._begun, self._seconds = time.monotonic(), seconds
         self._variants: Sequence[Variant] = ()
+        self._unread: list[str] = []
+
+    def read(self, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
+        """Yield the kernels for which there is time to guess how they are launched, the first in any case."""
+        limited = all(kernel.plain for kernel in kernels)
+        for n, kernel in enumerate(kernels):
+            if limited and n and time.monotonic() - self._begun > READ * self._seconds:
+                self._unread = [kernel.name for kernel in kernels[n:]]
+                return
+            yield kernel
+
+    def unread(self) -> str:
+        """Return how many kernels were not yielded, as a hint; "" if none."""
+        said = f"{READ * self._seconds:.3g} s were over before {len(self._unread)} others were read"
+        return f"{said}: --seconds gives more time, --entry names a kernel" if self._unread else ""
 
     def ordered(self, variants: Sequence[Variant]) -> Sequence[Variant]:
         """Return the variants to build in their order, with one instance of each template first."""
@@ -39,6 +57,10 @@ class Patience:
     def until(self, share: float) -> float:
         """Return what the monotonic clock shows when a share of the time is over."""
         return self._begun + share * self._seconds if self._variants else math.inf
+
+    def end(self) -> float:
+        """Return what the monotonic clock shows when nothing is compiled any more, be it the first kernel."""
+        return max(self.until(ENDED), self._begun + _LEAST)
 
     def kept(self, rows: Iterable[Measurement]) -> Iterator[Measurement]:
         """Yield rows, of which none but the first is begun once the time is over."""
@@ -63,7 +85,7 @@ class Patience:
 
         slow = [row.label for row in rows if row.status == LATE]
         known = {row.label for row in rows} | {one.variant.label for one in skipped}
-        late = [v.label for v in self._variants if v.label not in known]
+        late = [v.label for v in self._variants if v.label not in known] + self._unread
         left = [one for one in built if one.label not in late]
         classes = {resolve(one.variant.kernel) for one in left}
         remarks = [f"NOT ENDED after {self._seconds * ENDED:g} s: {', '.join(slow)}"] if slow else []

@@ -10,6 +10,7 @@ from harness.errors import UsageError
 _NAME = re.compile(r"sm_([0-9]{2,3})([af]?)\Z")
 _FIRST = {"": 0, "a": 90, "f": 100}  # the first architecture that knows each suffix
 DEFAULT = "sm_90a"  # taken where there is no GPU; the records come from this architecture
+SMS = 4  # multiprocessors of the GPU that is emulated, by default
 
 
 @dataclass(frozen=True)

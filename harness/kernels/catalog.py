@@ -64,8 +64,7 @@ def find(pattern: str, folder: Path | None = None) -> list[Kernel]:
             return [k for p in globbed for one in load_each(p) for k in one.each_dtype()]
         return load_each(pattern if folder is None else folder / pattern)
     paths = files()
-    exact = [p for p in paths if pattern in _names(p.stem)]
-    if exact:
+    if exact := [p for p in paths if pattern in _names(p.stem)]:
         return [spec.load(p) for p in exact]
     named = [(name, p, dtype) for p in paths for name, dtype in _all_names(p)]
     matches = {(p, dtype): None for name, p, dtype in named if fnmatch.fnmatchcase(name, pattern)}
@@ -110,7 +109,11 @@ def load_each(path: Path | str) -> list[Kernel]:
     without any it counts as one, if there is nothing else. Raises as `spec.load` does.
     """
     source = text.read(path := Path(path))
-    known = [] if text.has_front_matter(source) else text.entries(decompiled.of(source, path))
+    if text.has_front_matter(source):
+        return [spec.parse(source, path)]
+    include = includes.of_repository(path, source)
+    headers = tuple(includes.included(path, source, include).own.values())
+    known = text.entries(calls.seen(decompiled.of(source, path), headers).texts[0])
     if not known:
         return [spec.parse(source, path)]
     source = lambdas.with_classes(source)
@@ -119,8 +122,7 @@ def load_each(path: Path | str) -> list[Kernel]:
     named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
     listed = [name for names in named for name in names if name] or [entry.name for entry in known]
     whole = {"".join(name.split()): name for name in listed}.values()
-    include, alone = includes.of_repository(path, source), len(whole) == len(known) == 1
-    return [_guessed(source, path, name, include, alone) for name in whole]
+    return [_guessed(source, path, name, include, headers, len(whole) == len(known) == 1) for name in whole]
 
 
 def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str]) -> list[Kernel]:
@@ -140,20 +142,22 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
 
 def _with_entry(kernel: Kernel, entry: str) -> Kernel:
     """Return another kernel of a file, with what the front matter says, or new guesses without."""
-    known = text.entries(calls.own(kernel))
+    known = calls.entries(kernel)
     base = entry.partition("<")[0].rpartition("::")[2].strip()
-    made = kernel.language == "cuda" and re.search(rf"\b{re.escape(base)}\b", kernel.source)  # by a macro
+    made = kernel.language == "cuda" and base in re.findall(r"\w+", kernel.source)  # by a macro
     if text.find(known, entry) is None and not made:
         have = ", ".join(map(str, known)) or "none"
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     if not kernel.plain:
         return replace(kernel, entry=entry)
-    return _guessed(kernel.source, kernel.path, entry, kernel.include, len(known) == 1)
+    headers = tuple(includes.included(kernel.path, kernel.source, kernel.include).own.values())
+    return _guessed(kernel.source, kernel.path, entry, kernel.include, headers, len(known) == 1)
 
 
-def _guessed(source: str, path: Path, entry: str, include: tuple[str, ...], alone: bool) -> Kernel:
-    """Return a kernel without front matter as it may be launched; `include` are folders with headers."""
-    headers = tuple(includes.included(path, source, include).own.values())
+def _guessed(
+    source: str, path: Path, entry: str, include: tuple[str, ...], headers: tuple[bytes, ...], alone: bool
+) -> Kernel:
+    """Return a kernel without front matter as it may be launched; `include` are the folders of `headers`."""
     whole = decompiled.of(source, path)
     known = text.find(text.entries(calls.seen(whole, headers).texts[0]), entry)
     guess = guesses.of(calls.of_host(whole, headers), known, entry, ptx=path.suffix == ".ptx")
@@ -341,7 +345,5 @@ def _read_further(path: Path, _changed: int) -> tuple[tuple[str, str, str], ...]
         loaded = spec.load(path)
     except HarnessError:
         return ()  # `find` reports what is wrong with this file if a word names it
-    kernels = loaded.each_dtype()
-    return tuple(
-        (k.dtype if i else "", k.name, loaded.aliases.get(k.dtype, "")) for i, k in enumerate(kernels)
-    )
+    kernels = enumerate(loaded.each_dtype())
+    return tuple((k.dtype if i else "", k.name, loaded.aliases.get(k.dtype, "")) for i, k in kernels)

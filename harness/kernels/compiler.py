@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import re
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from harness.errors import BuildError, MissingDependency, SpecError, UsageError
+from harness.errors import BuildError, SpecError, UsageError
 from harness.kernels import text
 from harness.kernels.arch import Arch
-from harness.kernels.cpp import guesses, host_code, includes, nvrtc
+from harness.kernels.cpp import guesses, host_code, includes
+from harness.kernels.cpp.compilers import apart, nvjitlink, nvrtc, report
+from harness.kernels.cpp.compilers.nvrtc import source_text
+from harness.kernels.cpp.compilers.report import Resources
 from harness.kernels.cpp.includes import Included
-from harness.kernels.cpp.nvrtc import source_text
 from harness.kernels.cpp.source import errors
 from harness.kernels.spec import Variant
 from harness.support.cache import Cache, digest
@@ -26,24 +27,8 @@ from harness.support.cache import default as default_cache
 
 _FILES = {"kernel.cubin", "compiled.ptx", "log.txt", "entry.txt"}  # a cache entry has these and the source
 FORMAT = "4"  # the format of a cache entry; part of its key
-NVJITLINK_OPTIONS = ("-lineinfo", "-Xptxas=-v", "-no-cache")  # without the linker's cache: see nvrtc.OPTIONS
 Translated = tuple[bytes, bytes, str, str]  # machine code, PTX, log, the entry's name in the code
-_SERIALIZED = re.compile(r"\(C751\d\) (.*wgmma.*)")  # ptxas makes each wgmma wait for the one before it
 _LAST: list[tuple[str, Translated]] = []  # of a text with options: it has all kernels but instances
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """The resources of one kernel as ptxas reports them.
-
-    `shared` is static shared memory in bytes per block; the other sizes are bytes per thread.
-    """
-
-    registers: int
-    shared: int
-    stack: int
-    spill_stores: int
-    spill_loads: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +78,15 @@ class Cubin:
         return errors.of_own(self.log, includes.libraries())
 
 
-def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> Cubin:
+def compile_kernel(
+    variant: Variant, arch: str, cache: Cache | None = None, *, until: float = math.inf
+) -> Cubin:
     """Compile `variant` for `arch`, such as ``"sm_90a"``, or take the result from `cache`.
 
-    Without `cache` the user's is taken. Raises BuildError with the compiler's log, and UsageError for an
-    architecture that the compiler or the kernel's ``min_arch`` rules out.
+    Without `cache` the user's is taken. A file without front matter may be anybody's: its compiler runs in
+    another process, which may crash, and which is ended once the monotonic clock shows `until`. Raises
+    BuildError with the compiler's log, and UsageError for an architecture that the compiler or the kernel's
+    ``min_arch`` rules out.
     """
     _check_arch(variant, arch)
     cache = default_cache() if cache is None else cache
@@ -107,8 +96,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
     key, portable = _keys(variant, arch, compiler, found)
     entry = cache.get(key) or (None if found.libraries else cache.get(portable))
     if entry is None or not entry.keys() >= _FILES:
-        translated = _nvrtc(variant, arch, found) if kernel.language == "cuda" else _nvjitlink(variant, arch)
-        code, ptx, log, name = translated
+        code, ptx, log, name = _translated(variant, arch, found, until if kernel.plain else None)
         entry = {
             f"kernel{kernel.path.suffix}": source_text(variant).encode(),
             "kernel.cubin": code,
@@ -116,7 +104,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
             "log.txt": log.encode(),
             "entry.txt": name.encode(),
         }
-        _parse_report(log, name, str(kernel.path))  # raises before a result without one is cached
+        report.resources(log, name, str(kernel.path))  # raises before a result without one is cached
         _check_overlap(log, variant, arch)
         cache.put(key, entry)
     name = entry["entry.txt"].decode()
@@ -126,7 +114,7 @@ def compile_kernel(variant: Variant, arch: str, cache: Cache | None = None) -> C
         code=entry["kernel.cubin"],
         ptx=entry["compiled.ptx"].decode(),
         log=_as_typed(entry["log.txt"].decode(), kernel.path),
-        resources=_parse_report(entry["log.txt"].decode(), name, str(kernel.path)),
+        resources=report.resources(entry["log.txt"].decode(), name, str(kernel.path)),
         compiler=compiler,
         entry=name,
     )
@@ -158,7 +146,7 @@ def _keys(variant: Variant, arch: str, compiler: str, found: includes.Included) 
         arch,
         variant.entry,
         kernel.dtype,
-        *(nvrtc.options(kernel.options) if kernel.language == "cuda" else NVJITLINK_OPTIONS),
+        *(nvrtc.options(kernel.options) if kernel.language == "cuda" else nvjitlink.OPTIONS),
     )
     text, own = source_text(variant), found.own.items()
     key = digest(*what, text, *(part for path, data in own for part in (str(path), data)), *found.stamps)
@@ -183,7 +171,7 @@ def compiler_version(language: str) -> str:
     """Return the compiler of a language with its version: ``NVRTC 13.5`` or ``nvJitLink 13.5``."""
     if language == "cuda":
         return "NVRTC {}.{}".format(*nvrtc.ok(nvrtc.api(), "nvrtcVersion"))
-    return "nvJitLink {}.{}".format(*_nvjitlink_api().version())
+    return nvjitlink.version()
 
 
 def _check_arch(variant: Variant, arch: str) -> None:
@@ -201,7 +189,20 @@ def _check_arch(variant: Variant, arch: str) -> None:
         )
 
 
-def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
+def _translated(variant: Variant, arch: str, found: Included, until: float | None) -> Translated:
+    """Compile or assemble; with `until` in another process. Raises BuildError where that process ends."""
+    kernel = variant.kernel
+    try:
+        if kernel.language == "cuda":
+            return _nvrtc(variant, arch, found, until)
+        return _nvjitlink(variant, arch, until)
+    except apart.Ended as e:
+        compiler = compiler_version(kernel.language)
+        what = f"{variant.label} does not compile for {arch} ({compiler} {e.what})"
+        raise BuildError(what, where=str(kernel.path), hint=e.hint) from None
+
+
+def _nvrtc(variant: Variant, arch: str, found: Included, until: float | None) -> Translated:
     kernel = variant.kernel
     where = [*includes.folders(kernel.path, kernel.include), *found.folders]
     wide = any(b"__int128" in content for content in (kernel.source.encode(), *found.own.values()))
@@ -212,18 +213,24 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
     ]
     whole, _ = _keys(replace(variant, kernel=replace(kernel, entry="")), arch, "", found)
     known = next((translated for key, translated in tuple(_LAST) if key == whole), None)
-    if known and (name := nvrtc.lowered(variant.entry, known[2])):
+    if known and (name := report.lowered(variant.entry, known[2])):
         return *known[:3], name
     try:
         made = host_code.translate(
-            source_text(variant), kernel.path, variant.entry, options, found.own, partly=bool(kernel.plain)
+            source_text(variant),
+            kernel.path,
+            variant.entry,
+            options,
+            found.own,
+            partly=bool(kernel.plain),
+            until=until,
         )
     except nvrtc.CompileError as e:
         if e.code == "NVRTC_ERROR_INVALID_OPTION":
             what = " ".join([arch, *kernel.options])
             raise UsageError(f"{compiler_version('cuda')} refuses {what}", hint=e.log) from None
         if nvrtc.names_nothing(e.log):
-            return _by_report(variant, options, found.own)
+            return _by_report(variant, options, found.own, until)
         raise BuildError(
             f"{variant.label} does not compile for {arch} ({e.code})",
             where=str(kernel.path),
@@ -235,7 +242,9 @@ def _nvrtc(variant: Variant, arch: str, found: Included) -> Translated:
     return translated
 
 
-def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, bytes]) -> Translated:
+def _by_report(
+    variant: Variant, options: Sequence[str], own: Mapping[Path, bytes], until: float | None
+) -> Translated:
     """Compile a source in which the entry's name means no single function, and look it up in the code.
 
     A kernel called ``norm`` shares that name with CUDA's functions. Raises BuildError, with the kernels that
@@ -243,85 +252,28 @@ def _by_report(variant: Variant, options: Sequence[str], own: Mapping[Path, byte
     """
     kernel, entry = variant.kernel, variant.entry
     partly = bool(kernel.plain)
-    made = host_code.translate(source_text(variant), kernel.path, "", options, own, partly=partly)
-    if found := nvrtc.lowered(entry, made.log):
+    made = host_code.translate(
+        source_text(variant), kernel.path, "", options, own, partly=partly, until=until
+    )
+    if found := report.lowered(entry, made.log):
         return made.code, made.ptx, made.log, found
     names = ", ".join(dict.fromkeys(e.name for e in text.entries(kernel.source))) or "none"
     raise BuildError(
         f"no kernel called {entry!r} in the compiled code (in the text: {names})",
         where=str(kernel.path),
-        hint=guesses.absent(kernel.source, entry, kernel.params),
+        hint=f"{several} kernels are called {entry!r}: give each a name of its own"
+        if (several := len(report.alike(entry, made.log))) > 1
+        else guesses.absent(kernel.source, entry, kernel.params),
     )
 
 
-def _nvjitlink(variant: Variant, arch: str) -> Translated:
-    data = variant.kernel.source.encode()
-    code, log = link_ptx(data, arch, variant.kernel.path, what=variant.label)
-    return code, data, log, variant.entry
-
-
-def link_ptx(ptx: bytes, arch: str, path: Path, *, what: str) -> tuple[bytes, str]:
-    """Assemble `ptx` and return the cubin and ptxas's report.
-
-    Raises BuildError with a log in which `path` names the lines, and UsageError for an unknown architecture.
-    """
-    linker = _nvjitlink_api()
-    options = [f"-arch={arch}", *NVJITLINK_OPTIONS]
-    ptx = ptx.decode(errors="replace").encode("ascii", "replace")  # 13.0 refuses comments that are not ASCII
-    try:
-        handle = linker.create(len(options), options)
-    except linker.nvJitLinkError as e:
-        raise UsageError(
-            f"{compiler_version('ptx')} does not assemble for {arch} ({e})",
-            where=str(path),
-            hint="name another with --arch; `harness doctor` lists them",
-        ) from None
-    try:
-        linker.add_data(handle, linker.InputType.PTX, ptx, len(ptx), path.name)
-        linker.complete(handle)
-        code = bytearray(linker.get_linked_cubin_size(handle))
-        linker.get_linked_cubin(handle, code)
-    except linker.nvJitLinkError as e:
-        log = _linker_log(linker.get_error_log_size, linker.get_error_log, handle)
-        # ptxas says "ptx input, line 7"; editors and people follow file:line
-        log = re.sub(r"ptxas application ptx input, line (\d+)", rf"{path}:\1", log)
-        raise BuildError(f"{what} does not assemble for {arch} ({e})", where=str(path), log=log) from None
+def _nvjitlink(variant: Variant, arch: str, until: float | None) -> Translated:
+    data, path, label = variant.kernel.source.encode(), variant.kernel.path, variant.label
+    if until is None:
+        code, log = nvjitlink.link_ptx(data, arch, path, label)
     else:
-        return bytes(code), _linker_log(linker.get_info_log_size, linker.get_info_log, handle)
-    finally:
-        linker.destroy(handle)
-
-
-def _linker_log(size: Any, get: Any, handle: Any) -> str:
-    buffer = bytearray(size(handle) + 1)
-    get(handle, buffer)
-    return buffer.decode(errors="replace").strip("\0 \n")
-
-
-def _parse_report(log: str, entry: str, where: str) -> Resources:
-    """Read the resources of `entry` from what ``ptxas -v`` printed. Raises BuildError without such lines."""
-    sections = re.split(r"Compiling entry function '([^']+)'", log)
-    reports = dict(zip(sections[1::2], sections[2::2], strict=True))
-    if entry not in reports:
-        have = ", ".join(reports) or "none"
-        raise BuildError(
-            f"no kernel called {entry!r} in the compiled code (kernels: {have})",
-            where=where,
-            hint='entry must name an extern "C" __global__ function',
-        )
-    text = reports[entry]
-
-    def number(pattern: str) -> int:
-        match = re.search(pattern, text)
-        return int(match[1]) if match else 0
-
-    return Resources(
-        registers=number(r"Used (\d+) registers"),
-        shared=number(r"(\d+) bytes smem"),
-        stack=number(r"(\d+) bytes stack frame"),
-        spill_stores=number(r"(\d+) bytes spill stores"),
-        spill_loads=number(r"(\d+) bytes spill loads"),
-    )
+        code, log = apart.call(nvjitlink.link_ptx, data, arch, path, label, until=until)
+    return code, data, log, variant.entry
 
 
 def _check_overlap(log: str, variant: Variant, arch: str) -> None:
@@ -329,22 +281,10 @@ def _check_overlap(log: str, variant: Variant, arch: str) -> None:
 
     Such code is correct, and slow for a reason that no line of the source shows.
     """
-    if (found := _SERIALIZED.search(log)) and not variant.kernel.plain:
+    if (said := report.serialized(log)) and not variant.kernel.plain:
         raise BuildError(
-            f"{variant.label} for {arch}: wgmma serialized: {found[1]}",
+            f"{variant.label} for {arch}: wgmma serialized: {said}",
             where=str(variant.kernel.path),
             hint="touch no accumulator between wgmma.fence and wait_group; use fewer registers",
             log=_as_typed(log, variant.kernel.path),
         )
-
-
-@functools.cache
-def _nvjitlink_api() -> Any:
-    linker = nvrtc.bindings("nvjitlink")
-    try:
-        linker.version()
-    except RuntimeError as e:
-        driver = "cuda-bindings 13.0.0 needs a driver for this: pip install --upgrade cuda-bindings"
-        hint = driver if "driver" in str(e) else "pip install 'nvidia-nvjitlink>=13,<14'"
-        raise MissingDependency(f"nvJitLink cannot be loaded: {e}", hint=hint) from None
-    return linker

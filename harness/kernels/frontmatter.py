@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from harness.errors import SpecError, UsageError, nearest
 from harness.kernels import expectation, prediction, text
 from harness.kernels.arch import Arch
-from harness.kernels.cpp import nvrtc
+from harness.kernels.cpp.compilers import nvrtc
 from harness.kernels.dtypes import DTYPES, ELEMENT, FP32
 from harness.kernels.expectation import Expectation
 from harness.kernels.expr import AXES, BLOCK_NAMES, GRID_NAMES, TAKEN, Expr, ExprError

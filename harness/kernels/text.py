@@ -19,7 +19,7 @@ from harness.support import files
 
 OPEN, CLOSE = "/// kernel", "///"
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_MOST, _KEPT = 2**26, 8  # bytes of a kernel's file, and texts whose kernels are kept: each asks for all
+_MOST, _KEPT = 2**26, 32  # bytes of a kernel's file, and texts whose kernels are kept: each asks for all
 SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
 _NOISE = re.compile(  # directives, comments, ends of lines that go on, strings, characters
     r"""(?m:^[ \t]*#[ \t]*[a-z]+\b(?:\\\n|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)"""
@@ -206,6 +206,7 @@ def _instance(entry: Entry, templates: Sequence[Entry]) -> Entry:
     return entry
 
 
+@functools.lru_cache(maxsize=_KEPT)
 def blank(source: str) -> str:
     """Return a text of the same length with spaces for comments, strings and directives."""
     return _NOISE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), source)
@@ -220,8 +221,7 @@ def find(known: Sequence[Entry], name: str) -> Entry | None:
 def _entry(text: str, begin: int, after: int) -> Entry | None:
     """Return the function whose ``__global__`` stands there, or None where none is declared."""
     head, start = "", after
-    early = _BOUNDS_BEFORE.search(text[:begin])
-    bounds = int(early[1]) if early else None
+    bounds = int(early[1]) if (early := _BOUNDS_BEFORE.search(text[:begin])) else None
     while True:  # up to the parameters: past the parentheses of __launch_bounds__ and attributes
         opened = text.find("(", start)
         if opened < 0 or re.search(r"[;{}]", text[after:opened]):

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -139,6 +139,7 @@ def build_all(
     *,
     some: bool = True,
     until: float = math.inf,
+    end: float = math.inf,
     depth: Depth = "sass",
 ) -> tuple[list[Built], list[Skipped]]:
     """Compile each variant for each architecture in several threads, and disassemble it if `depth` says so.
@@ -146,17 +147,17 @@ def build_all(
     Returns what was built and what could not be, each in the order of `archs` and then `variants`. If nothing
     could be built, raises the first variant's HarnessError, except with `some` False. `progress` is called as
     each result is awaited. Once something is built, what is not before the monotonic clock shows `until` is
-    in neither.
+    in neither. What has no front matter is not compiled beyond `end`, nor longer than `compile_seconds`.
     """
     built: list[Built] = []
     skipped: list[Skipped] = []
     jobs = [(variant, arch) for arch in archs for variant in variants]
     limit = compile_seconds()
     with Daemons(min(cores(), max(1, len(jobs)))) as pool:
-        begun = [(job, pool.submit(functools.partial(_build, *job, cache, depth))) for job in jobs]
+        begun = [(job, pool.submit(functools.partial(_build, *job, cache, depth, end))) for job in jobs]
         for (variant, arch), future in begun:
             progress(f"build {variant.label} {arch}")
-            if built and until < math.inf and not pool.ended(future, until):
+            if until < math.inf and not pool.ended(future, until) and (built or _any(begun)):
                 continue
             try:
                 built.append(pool.result(future, limit))
@@ -172,6 +173,11 @@ def build_all(
     if some and skipped and not built:
         raise skipped[0].error
     return built, skipped
+
+
+def _any(begun: Iterable[tuple[object, Future[Built]]]) -> bool:
+    """Return True if one of these jobs has built something."""
+    return any(future.done() and future.exception() is None for _, future in begun)
 
 
 def compile_seconds() -> float:
@@ -241,10 +247,10 @@ def unmet(built: Built) -> str:
     return "; ".join(f"{f.expectation.text} ({f.amount})" for f in broken)
 
 
-def _build(variant: Variant, arch: str, cache: Cache, depth: Depth) -> Built:
+def _build(variant: Variant, arch: str, cache: Cache, depth: Depth, end: float = math.inf) -> Built:
     """Compile one variant, and disassemble it if `depth` says so."""
     began = time.perf_counter()
-    cubin = compile_kernel(variant, arch, cache)
+    cubin = compile_kernel(variant, arch, cache, until=min(end, time.monotonic() + compile_seconds()))
     try:
         sass = None if depth == "cubin" else disassemble(cubin, cache, live=depth == "live")
     except MissingDependency:

@@ -17,6 +17,7 @@ from harness.emulator import Buffer, Emulation, Record, TensorMap, Texture, emul
 from harness.emulator.blocks.endless.loops import BUDGET
 from harness.emulator.ptx.module import OF_ANOTHER
 from harness.errors import InspectError
+from harness.kernels.arch import SMS
 from harness.launch.builds import Built
 from harness.launch.kernel import NULL, Mapped, cluster, grid, held, maps, workspace
 from harness.problems.protocol import (
@@ -33,8 +34,6 @@ from harness.problems.protocol import (
 from harness.problems.registry import blamed
 from harness.sass import access_widths
 from harness.support.cache import Cache
-
-SMS = 4  # emulated multiprocessors, by default
 
 
 @dataclass(frozen=True, kw_only=True)

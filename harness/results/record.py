@@ -62,6 +62,8 @@ def document(kind: str, records: Sequence[Mapping[str, Any]], meta: Mapping[str,
 
 
 _MOST = 2**28  # bytes of a record; a sweep of the whole ladder has a hundredth of it
+_LOOK = 64  # bytes by which a file is told from a record
+_LOST = "that file is none of harness's, and would be lost"
 _WANTED = "give a file that a command of harness wrote with --json, whole"
 
 
@@ -242,7 +244,8 @@ def check_writable(*paths: Path | None, page: Path | None = None, read: Iterable
     """Raise HarnessError if one of the `paths`, or the `page`, could not be written; None is not looked at.
 
     Raises UsageError for what would be lost: a file that the command reads (`read`) or writes twice, a
-    kernel's file, and a record where a page is to go, as `report -o a.json b.json` says by a slip.
+    kernel's file, a record where a page is to go, as `report -o a.json b.json` says by a slip, and one that
+    holds what harness does not write.
     """
     taken = {os.path.realpath(path) for path in read}
     for path in filter(None, (*paths, page)):
@@ -255,7 +258,20 @@ def check_writable(*paths: Path | None, page: Path | None = None, read: Iterable
         if real in taken:
             raise UsageError("this command reads that file, or writes it twice", where=str(path))
         taken.add(real)
+        if _of_others(path):
+            raise UsageError(_LOST, where=str(path), hint="name another, or remove it")
         files.check_writable(path)
+
+
+def _of_others(path: Path) -> bool:
+    """Return True for a file that begins with neither JSON nor markup; an empty one is nobody's."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(_LOOK).lstrip()[:1] not in (b"", b"{", b"[", b"<")
+    except OSError:
+        return False  # of which `check_writable` says more
 
 
 def sha256(data: bytes) -> str:

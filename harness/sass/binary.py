@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.errors import InspectError, UsageError
 from harness.kernels.arch import Arch
-from harness.kernels.compiler import link_ptx
+from harness.kernels.cpp.compilers.nvjitlink import link_ptx
 from harness.sass import nvdisasm
 from harness.sass.code import Code
 from harness.sass.instructions import disassemble_all
@@ -182,7 +182,7 @@ def _cubins(path: Path, archs: tuple[str, ...]) -> Iterator[bytes]:
         if target is None:
             raise UsageError("no .target line: not PTX", where=str(path))
         for arch in archs or (target[1],):
-            yield link_ptx(data, arch, path, what=path.name)[0]
+            yield link_ptx(data, arch, path, path.name)[0]
     elif nvdisasm.is_cubin(data):
         yield data
     elif path.suffix == ".cubin":

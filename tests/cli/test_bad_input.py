@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -155,3 +156,124 @@ def test_thousands_of_kernel_files() -> None:
 
 
 __all__ = ["no_gpu"]
+
+
+PLAIN = b"__global__ void k(float* x, int n) { int i = threadIdx.x; if (i < n) x[i] = 1; }\n"
+FILES = {
+    "ok.cu": PLAIN,
+    "ok.txt": b"mine",
+    "empty.cu": b"",
+    "empty.ptx": b"",
+    "empty.json": b"",
+    "empty.cubin": b"",
+    "nul.cu": PLAIN.replace(b"x[i]", b"x[\0i]"),
+    "binary.cu": bytes(range(256)) * 16,
+    "binary.ptx": bytes(range(256)) * 16,
+    "binary.json": bytes(range(256)) * 16,
+    "utf16.cu": PLAIN.decode().encode("utf-16"),
+    "torn.json": b'{"schema": 2, "rows": [{"kernel": "03',
+    "torn.ptx": b".version 8.0\n.target sm_80\n.visible .entry k(.param .u64 k_p",
+    "torn.cubin": b"\x7fELF\x02\x01\x01" + bytes(200),
+    "list.json": b"[1, 2]",
+    "rows.json": b'{"rows": [5, null]}',
+    "deep.json": b"[" * 100_000,
+    "open.cu": b"// T\n//\n// /// kernel\n// entry = 1\n" + PLAIN,
+    "types.cu": b"// T\n//\n// /// kernel\n// entry = 5\n// block = -1\n// ///\n" + PLAIN,
+    "huge.cu": b'// T\n//\n// /// kernel\n// entry = "k"\n// block = [99999999999]\n// tile = 1\n// ///\n'
+    + PLAIN,
+}
+KERNELS = (
+    "empty.cu",
+    "nul.cu",
+    "binary.cu",
+    "binary.ptx",
+    "empty.ptx",
+    "torn.ptx",
+    "utf16.cu",
+    "open.cu",
+    "types.cu",
+    "huge.cu",
+    "folder.cu",
+    "loop.cu",
+    "dangling.cu",
+    "missing.cu",
+    "device.cu",
+    "folder",
+    "",
+)
+RECORDS = (
+    "torn.json",
+    "list.json",
+    "rows.json",
+    "deep.json",
+    "binary.json",
+    "empty.json",
+    "folder",
+    "loop.cu",
+    "missing.json",
+    "device.cu",
+)
+ATTACKS = [
+    *(["check", name] for name in KERNELS),
+    *([verb, name] for verb in ("build", "sass", "list", "judge", "verify") for name in KERNELS[4::3]),
+    *([verb, name] for verb in ("history", "report", "replay", "choose") for name in RECORDS),
+    *(["compare", name, name] for name in RECORDS),
+    *(["explain", "tiled", "naive", "--record", name] for name in RECORDS[:3]),
+    *(["profile", "tiled", "--from", name] for name in RECORDS[::2]),
+    *(["sass", name] for name in ("empty.cubin", "torn.cubin", "list.json", "ok.txt")),
+    *(["check", "ok.cu", *more.split(" ")] for more in (
+        "--seconds 1e308", "--seconds 0", "--seconds nan", "--sms 0", "--budget -5", "--max-ways 0",
+        "--seed -1", "--shared -1", "--grid 1,2,3,4", "--block 0", "--block 99999999999", "--entry no",
+        "--entry ", "-a n=-1", "-a y=5", "-a n=1e30", "-a n=99999999999999999999", "-p =5", "-I nowhere",
+        "-I ok.cu", "--arch sm_1", "--json folder", "--json ok.cu", "--json ok.txt", "--html ok.txt",
+        "--sarif ok.txt", "--junit ok.txt", "--json /dev/full",
+    )),
+    ["build", "ok.cu", "-o", "ok.txt"], ["new", "x", "-o", "ok.txt"], ["new", "ok"], ["new", "../x"],
+    ["new", ""], ["report", "list.json", "-o", "ok.txt"], ["judge", "ok.cu", "--problem", "no"],
+    ["judge", "ok.cu", "--scores", "folder"], ["cache", "--to", "nan"], ["compare", ""],
+    ["compare", "HEAD~99999"], ["worker", ""], ["selftest", "no"],
+]  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("words", ATTACKS, ids=" ".join)
+def test_malformed_input(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused in words, and no file is lost."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    for name, leads in {"loop.cu": "loop.cu", "dangling.cu": "nowhere.cu", "device.cu": "/dev/zero"}.items():
+        (tmp_path / name).symlink_to(leads)
+    for name in ("folder", "folder.cu"):
+        (tmp_path / name).mkdir()
+    result = harness(*words)  # raises what is no exit
+    assert result.exit_code in (1, 2), result.output
+    assert re.search(r"(?im)^error: .{8}|: rejected: ", result.output), result.output
+    assert {name: (tmp_path / name).read_bytes() for name in FILES} == FILES
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("change", ["latin-1", "bom", "crlf", "cr"])
+def test_texts_of_other_systems_are_read(change: str, tmp_path: Path) -> None:
+    """A comment in Latin-1, a mark of the byte order, and ends of lines of Windows are no fault."""
+    texts = {
+        "latin-1": "// größer\n".encode("latin-1") + PLAIN,
+        "bom": b"\xef\xbb\xbf" + PLAIN,
+        "crlf": PLAIN.replace(b"; ", b";\r\n").replace(b"}\n", b"}\r\n"),
+        "cr": b"// One\r" + PLAIN,
+    }
+    (tmp_path / "k.cu").write_bytes(texts[change])
+    result = harness("check", str(tmp_path / "k.cu"))
+    assert result.exit_code == 0 and "k was launched as by" in result.output
+
+
+def test_a_result_replaces_what_harness_has_written(tmp_path: Path) -> None:
+    """That is what a second run does; an empty file, of mktemp, is nobody's."""
+    (tmp_path / "k.cu").write_bytes(PLAIN)
+    for name in ("r.json", "r.html", "r.xml"):
+        (tmp_path / name).touch()
+    words = ["check", str(tmp_path / "k.cu"), "--json", "r.json", "--html", "r.html", "--junit", "r.xml"]
+    words = [str(tmp_path / word) if word.startswith("r.") else word for word in words]
+    for _ in range(2):
+        assert harness(*words).exit_code == 0
+    assert (tmp_path / "r.json").read_bytes().startswith(b"{")

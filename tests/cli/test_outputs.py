@@ -83,7 +83,7 @@ def test_json_never_replaces_a_device_a_link_or_a_kernel(tmp_path: Path, kernel_
     result = harness("bench", "tiled", "--json", str(tmp_path / "pipe"))
     assert result.exit_code == 1 and "not a regular file" in result.stderr
     assert (tmp_path / "pipe").is_fifo()
-    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "real.json").write_text('{"old": 1}')
     (tmp_path / "real.json").chmod(0o600)
     (tmp_path / "link.json").symlink_to("real.json")
     assert harness("bench", "tiled", "--json", str(tmp_path / "link.json")).exit_code == 0

@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 
 from harness.cli import main, patience
 from harness.emulator.machine import Launch
+from harness.kernels import catalog
+from harness.kernels.cpp import includes
 
 SEVERAL = """template <int N>
 __global__ void shifted(float* x, int n) {
@@ -95,8 +97,34 @@ def test_what_is_not_compiled_in_time_is_named(tmp_path: Path, monkeypatch: pyte
     assert "several:doubled, several:shifted<2>" in " ".join(ran.output.split())
 
 
+def test_what_is_not_read_in_time_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guessing counts as reading: a file may have hundreds of kernels. The first one is read in any case."""
+    path = tmp_path / "several.cu"
+    path.write_text(SEVERAL)
+    monkeypatch.setattr(patience, "READ", -1)
+    ran = harness("check", path)
+    said = " ".join(ran.output.split())
+    assert ran.exit_code == 3 and "several:shifted<1> was launched as by" in said
+    assert "NOT RUN, as 40 s were over: several:shifted<2>, several:doubled. --seconds gives more" in said
+    path.write_text(
+        "struct P { void (*f)(); };\n" + SEVERAL.replace("float* x, int n) {\n  int", "P p, int n) {\n  int")
+    )
+    ran = harness("check", path)
+    assert ran.exit_code == 2 and "were over before 2 others were read: --seconds gives more" in ran.output
+
+
 def test_front_matter_has_all_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
     waiting = patience.Patience(1)
-    assert waiting.until(1) == float("inf")
+    assert waiting.until(1) == float("inf") and waiting.end() == float("inf")
     assert waiting.reached([], [], [], {}) == ([], {}, "")
+
+
+def test_headers_are_looked_for_once_for_all_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may have hundreds of kernels and dozens of headers."""
+    path = tmp_path / "several.cu"
+    path.write_text('#include "sizes.h"\n' + SEVERAL)
+    (tmp_path / "sizes.h").write_text("#define SIZE 4\n")
+    real, seen = includes.included, list[Path]()
+    monkeypatch.setattr(includes, "included", lambda *given: seen.append(given[0]) or real(*given))
+    assert len(catalog.load_each(path)) == 3 and seen == [path]

@@ -53,7 +53,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "good.cu").write_text(SOURCE.replace("SYNC", "__syncthreads();"))
     (tmp_path / "racy.cu").write_text(SOURCE.replace("SYNC", ""))
     (tmp_path / "made.h").write_text(SOURCE.splitlines()[-2])  # a macro of a header
-    (tmp_path / "made.cu").write_text('#include "made.h"\nMADE(made)\n__global__ void other() {}\n')
+    for name in ("made", "lost"):
+        (tmp_path / f"{name}.cu").write_text(
+            f'#include "{name}.h"\nMADE(made)\n__global__ void other() {{}}\n'
+        )
 
     def invoke(*args: str) -> Result:
         result = CliRunner().invoke(main, list(args))
@@ -147,7 +150,7 @@ def test_headers_of_a_folder(run: Any, tmp_path: Path) -> None:
         (("check", "--entry", "none"), "--entry is of one file"),
         (("check", "good.cu", "--entry", "transposed", "-a", "depth=3"), "no axis 'depth'"),
         (("check", "good.cu", "--entry", "deep"), "x of good:deep is a float**, for which no value"),
-        (("check", "made.cu", "--entry", "made"), "the parameters of made are not in the text"),
+        (("check", "lost.cu", "--entry", "made"), "the parameters of made are not in the text"),
         (("verify", "good.cu"), "no value can be guessed"),
     ],
 )
@@ -179,6 +182,7 @@ def test_verify_is_no_success_without_a_reference(run: Any) -> None:
 
 def test_a_kernel_that_a_macro_makes_is_built_by_its_name(run: Any) -> None:
     assert run("build", "good.cu", "--entry", "made").exit_code == 0
+    assert "made:made was launched as by" in run("check", "made.cu", "--entry", "made").output
     assert "good:name" not in run("list", "good.cu").output
 
 

@@ -14,7 +14,7 @@ from harness.bench import emulation
 from harness.bench.row import FAILED, OK, Measurement
 from harness.emulator import Emulation, Finding
 from harness.kernels import catalog
-from harness.kernels.compiler import source_text
+from harness.kernels.cpp.compilers.nvrtc import source_text
 from harness.kernels.spec import Variant
 from harness.problems.gemm import Gemm
 from shared.emulator_kernels import ASYNC, FIRST, SECOND, compile_ptx, launch, line_of, matmul, ptx_only

@@ -11,7 +11,7 @@ import pytest
 from harness.errors import BuildError
 from harness.kernels import catalog, compiler, spec
 from harness.kernels.compiler import Cubin, compile_kernel
-from harness.kernels.cpp import nvrtc
+from harness.kernels.cpp.compilers import nvrtc
 from harness.support.cache import Cache
 from shared import sweeps
 from shared.compiling import INDEXED, KERNEL, NO_CACHE, Write, compile_file

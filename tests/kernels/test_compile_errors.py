@@ -13,7 +13,7 @@ import pytest
 from harness.errors import MissingDependency, UsageError
 from harness.kernels import compiler
 from harness.kernels.arch import Arch
-from harness.kernels.cpp import nvrtc
+from harness.kernels.cpp.compilers import nvjitlink, nvrtc
 from shared.compiling import KERNEL, Write, compile_file, line_of, refusal
 
 
@@ -147,7 +147,7 @@ def forgetful() -> Any:
         compiler.supported_archs,
         compiler.compiler_version,
         nvrtc.api,
-        compiler._nvjitlink_api,
+        nvjitlink.api,
     )
     for function in remembered:
         function.cache_clear()

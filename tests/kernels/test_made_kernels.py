@@ -84,3 +84,56 @@ def test_they_are_checked(tmp_path: Path) -> None:
         BINARY.replace("DEFINE_KERNEL(mul, *)\n", "#define G __global__ void\nG k() { lost(); }")
     )
     assert code == 3 and "NOT COMPILED: k:k\n" in said and '"lost" is undefined' in said
+
+
+HEADER = r"""#pragma once
+#define INDEX (blockIdx.x * blockDim.x + threadIdx.x)
+#define DEFINE_KERNEL(name, op) \
+    __global__ void name(const float* a, const float* b, float* c, int n) { \
+        int i = INDEX; \
+        if (i < n) c[i] = a[i] op b[i]; \
+    }
+#define KERNEL __global__ void
+__global__ void of_the_header(float* x) { x[threadIdx.x] = 1; }
+"""
+USES = """#include "kernels.h"
+DEFINE_KERNEL(add,
+              +)
+DEFINE_KERNEL(mul, *)  // and so on
+int main() { std::vector<float> v; add<<<4, 64>>>(0, 0, 0, 256); }
+"""
+
+
+def test_macros_of_headers_make_them_too(tmp_path: Path) -> None:
+    """Lines stay, kernels of the header itself are its own, and a fault in the header is found."""
+    header, path = tmp_path / "kernels.h", tmp_path / "k.cu"
+
+    def checked(source: str, of_header: str = HEADER, *more: str) -> tuple[int, str]:
+        path.write_text(source)
+        header.write_text(of_header)
+        result = CliRunner().invoke(main, ["check", str(path), *more], env={"COLUMNS": "200"})
+        return result.exit_code, result.output
+
+    code, said = checked(USES)
+    assert code == 0 and "k:mul was launched as by --grid 4,1,1 --block 256,1,1" in said, said
+    assert "k:add was launched as by --grid 16,1,1 --block 64,1,1" in said and "as in line 5)" in said
+    assert "of_the_header" not in said
+    code, said = checked(USES, HEADER.replace("i < n", "i <= n"))
+    assert code == 1 and "k:add: out of bounds" in said and "k:mul: out of bounds" in said
+    code, said = checked(USES, HEADER.replace("i < n", "i <= n"), "--entry", "mul")
+    assert code == 1 and "k:mul: out of bounds" in said and "k:add" not in said
+    code, said = checked(
+        '#include "kernels.h"\nKERNEL set(float* x, int n) { if (INDEX <= n) x[INDEX] = 1; }\n'
+    )
+    assert code == 1 and "k: out of bounds" in said
+    own = "#undef DEFINE_KERNEL\n#define DEFINE_KERNEL(name, op) void name();\n"
+    code, said = checked(USES.replace("DEFINE_KERNEL(add", own + "DEFINE_KERNEL(add"))
+    assert code == 2 and "no __global__ function" in said
+
+
+def test_two_kernels_of_one_name_are_told(tmp_path: Path) -> None:
+    """None of them can be named for the compiler."""
+    path = tmp_path / "k.cu"
+    path.write_text("__global__ void k(float* x) { x[0] = 1; }\n__global__ void k(double* x) { x[0] = 1; }\n")
+    said = CliRunner().invoke(main, ["check", str(path)])
+    assert said.exit_code == 1 and "2 kernels are called 'k': give each a name of its own" in said.output

@@ -12,7 +12,8 @@ import pytest
 from harness.errors import BuildError, SpecError, UsageError
 from harness.kernels import catalog, spec
 from harness.kernels.compiler import Cubin, compile_kernel
-from harness.kernels.cpp import includes, nvrtc
+from harness.kernels.cpp import includes
+from harness.kernels.cpp.compilers import nvrtc
 from harness.support.cache import Cache
 from shared.places import ROOT
 from shared.speed import Stopwatch

@@ -48,11 +48,11 @@ FLOOR = {name: floor for floor, name in enumerate(ROOMS)}
 
 # Packages that only some files may import: CUDA is named in one place a library.
 OWNERS = {
-    "cuda": ("driver/", "kernels/compiler", "kernels/cpp/nvrtc", "instruments/calibration", "support/tools"),
-    "cuda.bindings": ("driver/", "kernels/cpp/nvrtc"),
+    "cuda": ("driver/", "kernels/cpp/compilers", "instruments/calibration", "support/tools"),
+    "cuda.bindings": ("driver/", "kernels/cpp/compilers/"),
     "cuda.bindings.driver": ("driver/",),
-    "cuda.bindings.nvrtc": ("kernels/cpp/nvrtc",),
-    "cuda.bindings.nvjitlink": ("kernels/compiler",),
+    "cuda.bindings.nvrtc": ("kernels/cpp/compilers/nvrtc",),
+    "cuda.bindings.nvjitlink": ("kernels/cpp/compilers/nvjitlink",),
     "cuda.bench": ("instruments/calibration",),
     "cuda.pathfinder": ("support/tools",),
     "dask": ("fleet/",),
@@ -72,7 +72,7 @@ DYNAMIC = {
     "problems/__init__": "the same",
     "support/__init__": "modules as attributes of their packages",
     "support/moved": "old names of modules",
-    "kernels/cpp/nvrtc": "the compilers' bindings",
+    "kernels/cpp/compilers/nvrtc": "the compilers' bindings",
     "cli/__init__": "one module a verb",
     "problems/registry": "a user's own Problem class, from its file",
 }
@@ -350,8 +350,8 @@ def planted(tmp_path: Path) -> Path:
 
 def test_a_clean_package_passes(planted: Path) -> None:
     (planted / "bench" / "x.py").write_text("from harness.launch import kernel\nfrom harness import sass\n")
-    (planted / "kernels" / "cpp").mkdir()
-    nvrtc = planted / "kernels" / "cpp" / "nvrtc.py"
+    (planted / "kernels" / "cpp" / "compilers").mkdir(parents=True)
+    nvrtc = planted / "kernels" / "cpp" / "compilers" / "nvrtc.py"
     nvrtc.write_text("from cuda.bindings import nvrtc\nfrom ..spec import A\n")
     (planted / "cli" / "x.py").write_text("import sys\nprint(1)\nsys.exit(1)\nraise SystemExit(1)\n")
     (planted / "sass" / "x.py").write_text("def print_table():\n    raise ValueError(exit)\nprint_table()\n")

@@ -9,7 +9,8 @@ import numpy as np
 from cuda.bindings import nvrtc
 
 from harness.emulator import Buffer, Emulation, emulate
-from harness.kernels.compiler import Cubin, Resources
+from harness.kernels.compiler import Cubin
+from harness.kernels.cpp.compilers.report import Resources
 from harness.kernels.spec import Variant
 from harness.launch.builds import Built
 

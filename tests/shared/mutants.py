@@ -25,7 +25,8 @@ from harness.bench import emulation
 from harness.bench.row import ERROR, OK, REFUSED, Measurement
 from harness.errors import BuildError, HarnessError
 from harness.kernels import catalog
-from harness.kernels.compiler import link_ptx, source_text
+from harness.kernels.cpp.compilers.nvjitlink import link_ptx
+from harness.kernels.cpp.compilers.nvrtc import source_text
 from harness.kernels.cpp.includes import folders
 from harness.kernels.spec import LAYOUT, Kernel, Variant, load
 from harness.launch.builds import Built
@@ -207,7 +208,7 @@ class Subject:
                 ptx = compile_ptx.__wrapped__(source_text(variant), f"compute_{ARCH[3:]}")
             else:
                 ptx = source
-                link_ptx(ptx.encode("ascii", "replace"), ARCH, kernel.path, what=variant.label)
+                link_ptx(ptx.encode("ascii", "replace"), ARCH, kernel.path, variant.label)
         except (BuildError, RuntimeError):
             return None
         return ptx_only(variant, ptx, arch=ARCH, entry=_entry(ptx, variant.kernel.entry))

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 @options.budget
 @click.option(
     "--seconds",
-    type=options.Finite(min=1),
+    type=options.Finite(min=1, max=10**6),
     default=40,
     show_default=True,
     metavar="N",
@@ -137,7 +137,7 @@ def command(
     selected, variants = options.variants(
         kernels, params, sweep=sweep, dtypes=dtypes, entry=entry, include=include
     )
-    selected, variants = _launched(selected, variants, block, grid, shared, sized=bool(axis))
+    selected, variants = _launched(selected, variants, patience, block, grid, shared, sized=bool(axis))
     points = options.points(selected, axis, "verify_axes")
     if device != options.EMULATOR:
         if arch or lines or strict or sms or budget or max_ways or schedule != "lockstep":
@@ -169,6 +169,7 @@ def command(
             step,
             some=not wanted,
             until=patience.until(BUILT),
+            end=patience.end(),
             depth="live" if wanted.html_file else "sass" if lines or json_file else "cubin",
         )
         left_out: dict[str, list[str]] = {}
@@ -253,6 +254,7 @@ def _conclude(rows: Sequence[Measurement], most: float, max_ways: float | None, 
 def _launched(
     kernels: list[Kernel],
     variants: list[Variant],
+    patience: Patience,
     block: str | None,
     grid: str | None,
     shared: int | None,
@@ -271,7 +273,7 @@ def _launched(
             f"--block, --grid and --shared are for kernels without front matter; {known[0]} has it"
         )
     found: dict[str, Kernel] = {}
-    for kernel in kernels:
+    for kernel in patience.read(kernels):
         try:
             guess = _guessed(kernel, block, grid, shared, sized=sized) if kernel.plain else kernel
             found[kernel.name] = guess
@@ -283,7 +285,8 @@ def _launched(
     if not found:
         raise UsageError(
             "there is no kernel left whose arguments can be guessed",
-            hint="name an instance of a template with --entry, or write front matter: `harness new` helps",
+            hint=patience.unread()
+            or "name an instance of a template with --entry, or write front matter: `harness new` helps",
         )
     kept = [v for v in variants if not v.kernel.plain]
     return list(found.values()), [*kept, *(k.variant() for k in found.values() if k.plain)]
@@ -300,7 +303,7 @@ def _guessed(
     from harness.problems.guessed import allocated
     from harness.problems.registry import resolve
 
-    entry = text.find(text.entries(calls.own(kernel)), kernel.entry)
+    entry = text.find(calls.entries(kernel), kernel.entry)
     unsaid = block is None and kernel.language == "ptx" and entry is not None and entry.bounds is None
     if unsaid and entry is not None and "__syncthreads" in entry.body:
         raise UsageError(

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from harness.kernels.cpp import includes, nvrtc
+from harness.kernels.cpp import includes
+from harness.kernels.cpp.compilers import nvrtc
 
 _TENSOR_MAP = (  # as <cuda/barrier> declares it, too
     "struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; }; "

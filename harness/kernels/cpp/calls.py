@@ -14,7 +14,7 @@ from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.values import Values
-from harness.kernels.cpp.source import decompiled, lambdas
+from harness.kernels.cpp.source import decompiled, lambdas, macros
 from harness.kernels.cpp.source.variables import parameters
 from harness.kernels.expr import Expr, ExprError
 
@@ -42,7 +42,7 @@ _OPTS_IN = re.compile(r"MaxDynamicSharedMemorySize|MAX_DYNAMIC_SHARED_SIZE_BYTES
 def bounded(entry: text.Entry, source: str, values: Values) -> text.Entry:
     """Return an entry with the threads of ``__launch_bounds__(WARPS * 32)``, by numbers with names."""
     name = re.escape(entry.name.rpartition("::")[2])
-    bounds = rf"\b__launch_bounds__\s*\(((?:[^(),]|\([^()]*\))+)(?:,[^()]*)?\)\s*(?:\w+\s+)*{name}\s*\("
+    bounds = rf"__launch_bounds__\b\s*\(((?:[^(),]|\([^()]*\))+)(?:,[^()]*)?\)\s*(?:\w+\s+)*{name}\s*\("
     found = None if entry.bounds else re.search(bounds, text.blank(source))
     threads = values.number(found[1].strip()) if found else None
     return replace(entry, bounds=threads) if threads and threads <= MOST_THREADS else entry
@@ -53,19 +53,31 @@ def own(kernel: Kernel) -> str:
     return decompiled.of(kernel.source, kernel.path)
 
 
+def entries(kernel: Kernel) -> list[text.Entry]:
+    """Return the kernels of a kernel's file, with those that macros of its headers make."""
+    return text.entries(seen(own(kernel), tuple(includes.of(kernel).own.values())).texts[0])
+
+
 def texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    whole = seen(own(kernel), tuple(includes.of(kernel).own.values())).texts
-    return conditions.taken([text.COMMENT.sub(" ", t) for t in whole], kernel.params)
+    return _texts(own(kernel), tuple(includes.of(kernel).own.values()), tuple(kernel.params))
+
+
+@functools.lru_cache(maxsize=_KEPT)  # of a file with hundreds of kernels each asks for all
+def _texts(source: str, headers: tuple[bytes, ...], given: tuple[str, ...]) -> tuple[str, ...]:
+    return conditions.taken([text.COMMENT.sub(" ", t) for t in seen(source, headers).texts], given)
 
 
 @functools.lru_cache(maxsize=_KEPT)
 def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
     """Return a file's text and those of its own headers as they are read.
 
-    Constant variables are parameters of kernels there, and host code makes objects where it has lambdas.
+    Constant variables are parameters of kernels there, host code makes objects where it has lambdas, and
+    what macros of headers make stands in their place.
     """
-    whole = (lambdas.made(source), *(header.decode(errors="replace") for header in headers))
+    known = [header.decode(errors="replace") for header in headers]
+    made = lambdas.made(source)
+    whole = (macros.with_headers(made, text.blank(made), known), *known)
     plain = tuple(text.COMMENT.sub(" ", one) for one in whole)
     return parameters.of(whole, lambda body: reached(plain, body))
 
@@ -83,7 +95,7 @@ def of_host(source: str, headers: tuple[bytes, ...]) -> str:
 def launchable(kernel: Kernel) -> Kernel:
     """Return a kernel; one without front matter, with dynamic shared memory if it has such."""
     source = own(kernel)
-    entry = text.find(text.entries(source), kernel.entry) if kernel.plain else None
+    entry = text.find(entries(kernel), kernel.entry) if kernel.plain else None
     if entry is None or kernel.shared({}) or not dynamic(texts(kernel), entry.body):
         return kernel
     return replace(kernel, shared=Expr.parse(_ASKED if _OPTS_IN.search(source) else _SHARED))

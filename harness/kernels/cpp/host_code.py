@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.kernels.cpp import brought, nvrtc
+from harness.kernels.cpp import brought
+from harness.kernels.cpp.compilers import nvrtc
 from harness.kernels.cpp.source import cuts, errors
 from harness.support.cache import digest
 
@@ -128,20 +129,23 @@ def translate(
     own: Mapping[Path, bytes],
     *,
     partly: bool = False,
+    until: float | None = None,
 ) -> nvrtc.Translation:
     """Compile `source` as `nvrtc.translate` does, without the host code in it that does not compile.
 
     `own` has the kernel's own headers by path, which may have host code, too. With `partly` device code that
     does not compile is left out as well, and headers that are not there. The log begins with lines that say
-    what was left out, if anything was. Raises CompileError with the errors in the device code of `entry`, and
-    with the reasons for which something was left out that it uses.
+    what was left out, if anything was. `until` is as there, for all attempts together. Raises CompileError
+    with the errors in the device code of `entry`, and with the reasons for which something was left out that
+    it uses.
     """
     line = _LINE.search(source)
     file, prelude = (line[1], source[: line.end()]) if line else (str(path), "")
     texts = {str(header): data.decode(errors="replace") for header, data in own.items()}
     texts[file] = source[len(prelude) :]
     if not any("__global__" in content for content in texts.values()):
-        return nvrtc.translate(source, path, entry, options)  # no kernel: whatever is wrong is its fault
+        # There is no kernel: whatever is wrong is its own fault.
+        return nvrtc.translate(source, path, entry, options, None, until)
     folders = [option.partition("=")[2] for option in options if option.startswith("--include-path=")]
     whole = _File(prelude=prelude, texts=texts)
     left, called = whole.copy(), entry.partition("<")[0].strip()
@@ -162,7 +166,8 @@ def translate(
                 quiet = (*options, "-diag-suppress=177") if cut else tuple(options)
                 # A header that is handed over changed has no folder: what lies beside it is looked for there.
                 quiet += tuple(dict.fromkeys(f"--include-path={Path(name).parent}" for name in changed))
-                made = nvrtc.translate(left.prelude + left.texts[file], path, entry, quiet, parts | headers)
+                text = left.prelude + left.texts[file]
+                made = nvrtc.translate(text, path, entry, quiet, parts | headers, until)
             except nvrtc.CompileError as e:
                 if parts and any(error.absent == brought.CUB_CONFIG for error in errors.read(e.log)):
                     raise  # device code needs it

@@ -46,6 +46,7 @@ _GIVEN = re.compile(
 )
 _TAKES = re.compile(r"\bPackedTensorAccessor(?:32|64)?\b|\bGenericPackedTensorAccessor\b")
 _DEFINES = re.compile(r"\b(?:struct|class|using)\s+(?:Generic)?PackedTensorAccessor\w*\s*[:={<]")
+_TEXTS = 64
 _MOST = 3000  # folders of a repository that are searched
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
 
@@ -87,17 +88,20 @@ def of(kernel: Kernel) -> Included:
     brought = f"\n#include <{_STD}>" if kernel.plain else ""
     found = included(kernel.path, kernel.source + brought, kernel.include)
     texts = [kernel.source, *(data.decode(errors="replace") for data in found.own.values())]
-    if kernel.plain and any(map(_TAKES.search, texts)) and not any(map(_DEFINES.search, texts)):
+    takes, defines, taken, given = zip(*map(_of_pytorch, texts), strict=True)
+    if kernel.plain and any(takes) and not any(defines):
         brought += f"\n#include <{ACCESSORS}>"
-    if kernel.plain and _of_pytorch(texts):
+    if kernel.plain and frozenset().union(*taken) - frozenset().union(*given):
         brought += f"\n#include <{DEVICE}>"
     return included(kernel.path, kernel.source + brought, kernel.include) if "<tensor_" in brought else found
 
 
-def _of_pytorch(texts: Sequence[str]) -> bool:
-    """Return True where texts take of PyTorch's device code what they do not define."""
-    taken = {name for one in texts for name in _OF_DEVICE.findall(one)}
-    return bool(taken - {name for one in texts for at in _GIVEN.findall(one) for name in at})
+@functools.lru_cache(maxsize=_TEXTS)  # of a file with hundreds of kernels each asks for all
+def _of_pytorch(text: str) -> tuple[bool, bool, frozenset[str], frozenset[str]]:
+    """Return whether a text takes and defines PyTorch's accessors, and what else of it."""
+    defined = frozenset(name for at in _GIVEN.findall(text) for name in at)
+    taken = frozenset(_OF_DEVICE.findall(text))
+    return bool(_TAKES.search(text)), bool(_DEFINES.search(text)), taken, defined
 
 
 def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
@@ -116,10 +120,13 @@ def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
         beside, text = todo.pop()
         for name in _INCLUDE.findall(text):
             known = False
-            for header in (Path(os.path.realpath(folder / name)) for folder in (beside, *everywhere)):
+            for folder in dict.fromkeys((beside, *everywhere)):
                 try:
+                    if not (folder / name).exists():
+                        continue
+                    header = Path(os.path.realpath(folder / name))
                     known = known or is_file(header)
-                    if header in found or header.is_dir() or not header.exists():
+                    if header in found or header.is_dir():
                         continue
                     found[header] = files.read(header)
                 except (OSError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from harness.kernels import text
 from harness.kernels.cpp.host import values
@@ -23,22 +24,52 @@ _FUNCTION = re.compile(
 _POINTER = re.compile(r"\b([A-Za-z_]\w*)(?:\s*\)\s*\([^;{}()]*\))?\s*=(?!=)")
 _ARGUMENTS = re.compile(r"\s*\(((?:[^;{}]|\{(?:[^;{}]|\{[^;{}]{0,100}\}){0,200}\}){0,500}?)\)\s*;")
 _KEPT = 4  # texts: of a file with hundreds of kernels each asks for all launches
-Called = tuple[int, str, str, str, tuple[str, str, str]]
+
+
+class Called(NamedTuple):
+    """A launch as text.
+
+    place, kernel, template, arguments: where it stands, and what is launched with what
+    launch: grid, block and shared memory
+    end: where the arguments end, which are addresses in a list, with `mark` in front of each; -1 if not known
+    follows: whether there is something before a further one, which follows a comma
+    """
+
+    place: int
+    kernel: str
+    template: str
+    arguments: str
+    launch: tuple[str, str, str]
+    end: int
+    follows: bool = True
+    mark: str = ""
 
 
 @functools.lru_cache(maxsize=_KEPT)
 def calls(plain: str) -> tuple[Called, ...]:
-    """Return (place, kernel, template arguments, arguments, (grid, block, shared)) of each launch as text."""
-    found, pointers = list[Called](), {*_POINTER.findall(plain)}
+    """Return the launches of a blank text, in its order."""
+    pointers = {*_POINTER.findall(plain)}
+    return tuple(sorted([*_written(plain, pointers), *_by_function(plain, pointers)]))
+
+
+def _written(plain: str, pointers: Collection[str]) -> Iterator[Called]:
+    """Yield launches in angle brackets, and by ``cudaLaunchKernelEx``."""
     for at in _LAUNCH.finditer(plain):
         grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
-        passed = _ARGUMENTS.match(plain, at.end())
         kernel = _pointed(plain[: at.start()], at[1], at[2] or "", pointers)
-        found.append((at.start(), *kernel, passed[1] if passed else "", (grid, block, shared)))
+        if passed := _ARGUMENTS.match(plain, at.end()):
+            given, end, follows = passed[1], passed.end(1), bool(passed[1].strip())
+        else:
+            given, end, follows = "", -1, False
+        yield Called(at.start(), *kernel, given, (grid, block, shared), end, follows)
     for at in _CONFIGURED.finditer(plain):
         before = plain[: at.start()]
         kernel = _pointed(before, at[2], at[3] or "", pointers)
-        found.append((at.start(), *kernel, at[4], _configured(before, at[1])))
+        yield Called(at.start(), *kernel, at[4], _configured(before, at[1]), at.end(4))
+
+
+def _by_function(plain: str, pointers: Collection[str]) -> Iterator[Called]:
+    """Yield launches by ``cudaLaunchKernel`` and its kin, which take a list of addresses."""
     for at in _LISTED.finditer(plain):
         given = text.split(plain[at.end() : text.closing(plain, at.start(2))])
         before = plain[: at.start()]
@@ -49,31 +80,9 @@ def calls(plain: str) -> tuple[Called, ...]:
         else:
             continue
         if named := _FUNCTION.fullmatch(function):
-            kernel, arguments = _pointed(before, named[1], named[2] or "", pointers), _listed(before, listed)
-            found.append((at.start(), *kernel, arguments, launch))
-    return tuple(sorted(found))
-
-
-def ends(plain: str) -> list[tuple[int, str, int, bool, str]]:
-    """Return (place, kernel, end of the arguments, whether there are none, what an address begins with)."""
-    found, pointers = list[tuple[int, str, int, bool, str]](), {*_POINTER.findall(plain)}
-    for at in _LAUNCH.finditer(plain):
-        if passed := _ARGUMENTS.match(plain, at.end()):
-            kernel, _ = _pointed(plain[: at.start()], at[1], at[2] or "", pointers)
-            found.append((at.start(), kernel, passed.end(1), not passed[1].strip(), ""))
-    for at in _CONFIGURED.finditer(plain):
-        kernel, _ = _pointed(plain[: at.start()], at[2], at[3] or "", pointers)
-        found.append((at.start(), kernel, at.end(4), False, ""))
-    for at in _LISTED.finditer(plain):
-        given = text.split(plain[at.end() : text.closing(plain, at.start(2))])
-        before = plain[: at.start()]
-        function, listed = (
-            (given[1], given[2]) if at[1] and len(given) == 3 else (*given[:1], *given[3:4], "", "")[:2]
-        )
-        if (named := _FUNCTION.fullmatch(function)) and (lists := [*_lists(before, listed)]):
-            kernel, _ = _pointed(before, named[1], named[2] or "", pointers)
-            found.append((at.start(), kernel, lists[-1].end(1), not lists[-1][1].strip(), "&"))
-    return found
+            kernel, lists = _pointed(before, named[1], named[2] or "", pointers), [*_lists(before, listed)]
+            end, follows = (lists[-1].end(1), bool(lists[-1][1].strip())) if lists else (-1, False)
+            yield Called(at.start(), *kernel, _listed(before, listed), launch, end, follows, "&")
 
 
 def _configured(before: str, name: str) -> tuple[str, str, str]:

@@ -106,7 +106,8 @@ def _calls(plain: str, name: str, begin: int, opened: int) -> Iterator[tuple[int
     if function is None or index is None:
         return
     seen = set[tuple[int, str]]()
-    for call in re.finditer(rf"\b{function[1]}\s*(?:<[^;(){{}}]*>)?\s*\(", plain):
+    called = rf"{function[1]}(?<=\b{function[1]})"  # letters first, which are found faster
+    for call in re.finditer(rf"{called}\s*(?:<[^;(){{}}]*>)?\s*\(", plain):
         closed = text.closing(plain, call.end() - 1)
         given = text.split(plain[call.end() : closed]) if call.end() - 1 != begin else []
         caller = next((f[0] for f in _bodies(plain) if f[1] < call.start() < f[2]), 0)

@@ -225,7 +225,8 @@ class Host:
         if function.makes:
             yield from self._made(function)
             return
-        pattern = rf"(?<![\w.])({re.escape(function.name)})\s*(<[^;{{}}()]{{0,{_CALL}}}>)?\s*(\()"
+        name = function.name  # which comes first: letters are found faster than what must not stand before
+        pattern = rf"({name})(?<![\w.]{name})\s*(<[^;{{}}()]{{0,{_CALL}}}>)?\s*(\()"
         for at in re.finditer(pattern, self.plain):
             closed = text.closing(self.plain, at.start(3))
             if closed < 0 or function.begin <= at.start() <= function.opened:

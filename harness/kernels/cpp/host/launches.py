@@ -140,7 +140,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
     allocated = allocations.Allocated(plain, functions, given, known_at)
     sizes = [(one.place, one.name, known.number(one.bytes) or 0) for one, known in allocated.made]
     found = []
-    for place, name, template, passed, launch in calling.calls(plain):
+    for place, name, template, passed, launch, *_ in calling.calls(plain):
         known = here = known_at(place)
         grid, block, shared = launch
         instance = _DECLTYPE.sub(functools.partial(_declared, plain[:place]), template)
@@ -253,6 +253,8 @@ def cluster(source: str, entry: str) -> tuple[int, int, int]:
 
     Either the kernel says so, or the last attribute of its launch.
     """
+    if "__cluster_dims__" not in source and "clusterDim" not in source:
+        return 1, 1, 1
     plain, name = text.blank(source), entry.partition("<")[0].rpartition("::")[2]
     known = values.Values(values.defined(source) | {n: value for _, n, value in values.given(plain)})
     if "<" in entry and (template := text.find(text.entries(source), entry)):

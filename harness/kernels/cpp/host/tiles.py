@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from harness.kernels import text
+from harness.kernels.arch import SMS
 from harness.kernels.cpp import extents
 from harness.kernels.cpp.host import launches, values
 from harness.kernels.cpp.host.tensors import Encoded
@@ -23,7 +24,6 @@ _TILES, _WIDE = 4, 256  # boxes along a size that the grid is over, and elements
 _MOST = 2**17  # threads of a persistent kernel's launch
 _REST = 8  # elements that are missing in the last tile: what vectors read is whole
 _LONG = 2**16  # a size for which an extent is computed
-_SMS = 4  # multiprocessors that the emulator has
 _INSIDE = 3  # variables in each other
 _ROUNDED = re.compile(r"\+\s*\(*(?:\d+|\w+\s*-\s*1)\s*\)*\s*/")  # (n + 63) / 64, (n + TILE - 1) / TILE
 _COUNTED = re.compile(r"[mM]ultiProcessorCount|\bnum_sms\b")
@@ -93,7 +93,7 @@ def grid(launched: launches.Launch | None, entry: text.Entry, source: str, calle
         return tuple(map(Expr.parse, launched.grid)) if small and several else ()
     persistent = re.search(r"\bgridDim\s*\.\s*x\b", called) or _COUNTED.search(source)
     cluster = math.prod(launches.cluster(source, entry.name))
-    return (Expr.parse(_SMS * cluster),) if persistent and not launched.blocks else ()
+    return (Expr.parse(SMS * cluster),) if persistent and not launched.blocks else ()
 
 
 def _stages(entry: text.Entry, known: values.Values) -> int:

@@ -1,10 +1,14 @@
-"""Expand the macros that make kernels: those with ``__global__`` in their text, and those that call these."""
+"""Expand the macros that make kernels: those with ``__global__`` in their text, and those that call these.
+
+They are a text's own, or those of its headers.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^()]*\))?((?:\\\r?\n|[^\n])*)", re.MULTILINE)
 _NOISE = re.compile(r"""/\*.*?\*/|//.*|"(?:\\.|[^"\\])*\"""")
@@ -43,6 +47,25 @@ def expanded(source: str, plain: str) -> str:
     return _Expansion(known, made).of(plain) if made else plain
 
 
+def with_headers(source: str, plain: str, headers: Sequence[str]) -> str:
+    """Return a text with the kernels that macros of its `headers` make in it; `plain` is it without noise.
+
+    Its lines stay: what a macro stands for has none.
+    """
+    known: dict[str, list[Macro]] = {}
+    for header in headers if any("__global__" in header for header in headers) else ():
+        for name, found in _defined(header).items():
+            known.setdefault(name, []).extend(replace(macro, place=-1) for macro in found)
+    own = _defined(source)
+    known |= {name: [*known.get(name, ()), *found] for name, found in own.items()}
+    made = _makers(known, "__global__") - _makers(own, "__global__")
+    parts, done = list[str](), 0
+    for begin, end, body in _Expansion(known, made).edits(plain) if made else ():
+        parts += source[done:begin], body, "\n" * source.count("\n", begin, end)
+        done = end
+    return "".join([*parts, source[done:]])
+
+
 def meant(source: str, call: str) -> str:
     """Return what a call of a macro of a text stands for, ``ACCESSOR(float, 2)``; itself if it is none.
 
@@ -57,6 +80,7 @@ def meant(source: str, call: str) -> str:
     return known[-1].called(given)
 
 
+@functools.lru_cache(maxsize=8)  # of a file with hundreds of kernels each asks for all
 def _defined(source: str) -> dict[str, list[Macro]]:
     """Return the macros of a text by name: several where it defines one anew, or in branches."""
     found: dict[str, list[Macro]] = {}
@@ -88,6 +112,16 @@ class _Expansion:
         As in C++ a macro is none `within` its own text.
         """
         parts, done = list[str](), 0
+        for begin, end, body in self.edits(plain, place, within):
+            parts += plain[done:begin], body
+            done = end
+        return "".join([*parts, plain[done:]])
+
+    def edits(
+        self, plain: str, place: int | None = None, within: frozenset[str] = frozenset()
+    ) -> Iterator[tuple[int, int, str]]:
+        """Yield (begin, end, text) of what is called, and what it stands for; arguments are as of `of`."""
+        done = 0
         for word in _WORD.finditer(plain):
             here = word.start() if place is None else place
             before = [macro for macro in self._known.get(word[0], ()) if macro.place < here]
@@ -100,9 +134,8 @@ class _Expansion:
             if named or (place is not None and given):
                 body = before[-1].called(given)
                 self._room -= len(body)
-                parts += plain[done : word.start()], self.of(body, here, within | {word[0]})
+                yield word.start(), end, self.of(body, here, within | {word[0]})
                 done = end
-        return "".join([*parts, plain[done:]])
 
 
 def _arguments(plain: str, at: int, given: list[str]) -> int:

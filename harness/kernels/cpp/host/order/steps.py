@@ -121,7 +121,7 @@ class _Reader:
     def up_to(self, launch: int) -> Before:
         """Return what is done up to the launch of that number."""
         self._frames, self.numbers = itertools.count(), {}
-        place = self._launches[launch][0]
+        place = self._launches[launch].place
         root = self._around(place)
         for _ in range(_DEEPEST - 1):
             root = self._caller(root) or root
@@ -154,8 +154,9 @@ class _Reader:
 
     def _all_events(self) -> Iterator[tuple[int, int, str, tuple[str, ...]]]:
         """Yield (place, number of the launch or -1, name, arguments) of what happens in the text."""
-        for at, (place, _, _, passed, _) in enumerate(self._launches):
-            yield place, at, LAUNCH, tuple(map(values.uncast, text.split(_flat(passed))))
+        for n, launched in enumerate(self._launches):
+            arguments = tuple(map(values.uncast, text.split(_flat(launched.arguments))))
+            yield launched.place, n, LAUNCH, arguments
         for one in allocations.of(self._plain):
             yield one.place, -1, ALLOCATE, (one.name, one.bytes)
         for place, name, value in self._given:
@@ -230,7 +231,7 @@ class _Reader:
             return self._buffer(frame, written)
 
         if launch >= 0:
-            grid = self._launches[launch][4][0]
+            grid = self._launches[launch].launch[0]
             yield Step(
                 kind=LAUNCH,
                 entry=self._entries[launch],

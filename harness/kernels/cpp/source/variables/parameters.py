@@ -128,9 +128,9 @@ def _launches(
     code: Host, used: Mapping[str, Sequence[tuple[Variable, tuple[Part, ...]]]], copies: Copies
 ) -> Iterator[tuple[int, str]]:
     """Yield (place, text) of what becomes of the arguments of launches."""
-    for place, kernel, end, first, mark in calling.ends(code.plain):
-        function, given = code.function(place), list[str]()
-        for variable, part in _passed(used.get(kernel.rpartition("::")[2], ())):
-            given.append(mark + (copies.expression(variable, part, function) or f"unknown_{part.name}"))
-        if given:
-            yield end, ("" if first else ", ") + ", ".join(given)
+    for call in calling.calls(code.plain):
+        function, given = code.function(call.place), list[str]()
+        for variable, part in _passed(used.get(call.kernel.rpartition("::")[2], ())):
+            given.append(call.mark + (copies.expression(variable, part, function) or f"unknown_{part.name}"))
+        if given and call.end >= 0:
+            yield call.end, (", " if call.follows else "") + ", ".join(given)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import BuildError, MissingDependency, SpecError
 from harness.kernels.cpp import includes
+from harness.kernels.cpp.compilers import apart
 from harness.kernels.dtypes import DTYPES, ELEMENT
 
 if TYPE_CHECKING:
@@ -101,14 +102,6 @@ class Translation:
     entry: str
 
 
-def lowered(entry: str, log: str) -> str:
-    """Return what the code calls a function that is no instance of a template; "" unless ptxas names one."""
-    base = entry.rpartition("::")[2]
-    mangled = re.compile(rf"{re.escape(entry)}|_Z(?:N?L?|N\w*?){len(base)}{re.escape(base)}(?!I)\w*")
-    found = [name for name in re.findall(r"entry function '(\w+)'", log) if mangled.fullmatch(name)]
-    return str(found[0]) if len(found) == 1 else ""
-
-
 def names_nothing(log: str) -> bool:
     """Return True where all is right but the entry, which is the name of no function, or of several."""
     own = log.partition(" detected in the compilation of ")[0]  # what follows is why host code was left out
@@ -119,18 +112,32 @@ class CompileError(Exception):
     """Raised with the compiler's `log` where it refuses the source; `code` is NVRTC's name of the error."""
 
     def __init__(self, code: str, log: str) -> None:
-        super().__init__(code)
+        super().__init__(code, log)  # both, as pickle wants them
         self.code, self.log = code, log
 
 
 def translate(
-    source: str, path: Path, entry: str, options: Sequence[str], headers: Mapping[str, str] | None = None
+    source: str,
+    path: Path,
+    entry: str,
+    options: Sequence[str],
+    headers: Mapping[str, str] | None = None,
+    until: float | None = None,
 ) -> Translation:
     """Compile `source`, which `path` names. `entry` is a name expression, such as ``k<float, 16>``.
 
-    `headers` are texts that stand in for files, by the names that ``#include`` has. Raises CompileError with
-    the log where NVRTC refuses the source, an option or the entry.
+    `headers` are texts that stand in for files, by the names that ``#include`` has. With `until` NVRTC runs
+    in another process, at most until the monotonic clock shows that: see `apart.call`. Raises CompileError
+    with the log where NVRTC refuses the source, an option or the entry.
     """
+    if until is None:
+        return _translated(source, path, entry, options, headers)
+    return apart.call(_translated, source, path, entry, options, headers, until=until)
+
+
+def _translated(
+    source: str, path: Path, entry: str, options: Sequence[str], headers: Mapping[str, str] | None
+) -> Translation:
     library = api()
     texts = {name.encode(): text.encode() for name, text in (headers or {}).items()}
     name = str(path.resolve()).encode()
