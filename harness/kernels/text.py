@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import SpecError, UsageError
-from harness.kernels.cpp.source import macros
+from harness.kernels.cpp.source import items, macros
 from harness.support import files
 
 OPEN, CLOSE = "/// kernel", "///"
@@ -39,7 +39,6 @@ _SHOWN = str.maketrans("\0\1\2\3", "*&[]")
 INDICES = "(?:threadIdx|blockIdx)"
 # Blocks of which axes are not said; a group of the threads of one is none.
 _ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|this_grid|grid_group|cluster|group_index|block_(?:index|rank)"
-_SCOPE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +92,18 @@ class Entry:
             return (threads,)
         flat = (16, 16) if self.bounds is None else (32, threads // 32)
         return flat if self.threads == 2 else (*flat[:1], flat[1] // 4 or 1, 4 if flat[1] % 4 == 0 else 1)
+
+    def with_body(self, body: str) -> Entry:
+        """Return the function with another body, and what its indices say."""
+        values = [p.name for p in self.parameters if not p.pointer]
+        return replace(
+            self,
+            dimensions=dimensions(body, INDICES),
+            threads=dimensions(body, "threadIdx"),
+            items=frozenset(axis for axis in "xyz" if _an_item(body, axis, values)),
+            steps=tuple(step for axis in "xyz" for step in _steps(body, axis)),
+            body=body,
+        )
 
     def tile(self, block: Sequence[int]) -> tuple[int, ...]:
         """Return what a block of this shape (x first) covers, innermost last: 1 where it has one item."""
@@ -247,22 +258,17 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     parameters = tuple(
         parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
     )
-    values = [p.name for p in parameters if not p.pointer]
-    return Entry(
-        name="::".join([*namespaces(text[:begin]), re.sub(r"\s*(<|::)\s*", r"\1", name[1])]),
+    entry = Entry(
+        name="::".join([*items.namespaces(text[:begin]), re.sub(r"\s*(<|::)\s*", r"\1", name[1])]),
         parameters=parameters,
         template=tuple(p.partition("=")[0].rstrip() for p in given),
         defaults=tuple(p.partition("=")[2].strip() for p in given),
         bounds=bounds,
-        dimensions=dimensions(own, INDICES),
-        threads=dimensions(own, "threadIdx"),
-        items=frozenset(axis for axis in "xyz" if _an_item(own, axis, values)),
-        steps=tuple(step for axis in "xyz" for step in _steps(own, axis)),
         flat=frozenset(
             axis for axis in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{axis}\b", text)
         ),
-        body=own,
     )
+    return entry.with_body(own)
 
 
 def dimensions(body: str, index: str) -> int:
@@ -337,14 +343,3 @@ def closing(text: str, at: int) -> int:
         if not depth:
             return found.start()
     return -1
-
-
-def namespaces(before: str) -> Iterator[str]:
-    """Yield the namespaces that are open at the end of a text, outermost first."""
-    stack: list[str] = []
-    for found in _SCOPE.finditer(before):
-        if found[0] == "}":
-            del stack[-1:]
-        else:
-            stack.append(found[1] or "")
-    yield from (name for name in stack if name)

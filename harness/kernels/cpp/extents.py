@@ -293,9 +293,13 @@ def offset(body: str, name: str) -> bool:
 def radius(body: str, name: str) -> bool:
     """Return True for how far a kernel looks to both sides: from ``-r`` to ``r``, ``2 * r + 1`` elements.
 
-    The latter of what is called so only: it may be a size.
+    So does one from ``max(0, i - r)`` to ``min(n - 1, i + r)``. ``2 * r + 1`` counts where r is called so
+    only: it may be a size.
     """
     word = rf"\b{re.escape(name)}\b"
+    before = re.findall(rf"\bmax\s*\(\s*0\s*,\s*(\w+)\s*-\s*{word}\s*\)", body)
+    if any(re.search(rf"\bmin\s*\([^;]*\b{at}\s*\+\s*{word}", body) for at in before):
+        return True
     if re.search(rf"=\s*-\s*{word}\s*;[^;{{}}]*<=\s*{word}", body):
         return True
     twice = rf"(?:\b2\s*\*\s*{word}|{word}\s*(?:\*\s*2\b|<<\s*1\b))\s*\)?\s*\+\s*1\b"

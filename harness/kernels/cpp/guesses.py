@@ -151,8 +151,8 @@ def read(entry: text.Entry, source: str) -> text.Entry:
 
     Its dimensions are those of its indices, also where a macro or a function that it calls has them.
     """
-    own = replace(entry, body=inlined.body(source, entry, functions=False))
-    return replace(calls.with_called(own, (source,)), body=inlined.body(source, entry))
+    own = replace(whole := inlined.called(source, entry), body=inlined.body(source, whole, functions=False))
+    return replace(calls.with_called(own, (source,)), body=inlined.body(source, whole))
 
 
 def _asks_its_block(source: str, entry: text.Entry) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from harness.kernels import text
+from harness.kernels.cpp.source import inlined
 from harness.kernels.expr import Expr, ExprError
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
@@ -29,9 +30,6 @@ _CAST = re.compile(
     r"|\bstatic_cast\s*<[\w\s:]+>|\bsize_t\s*(?=\()"
 )
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
-_ROUNDED_UP = re.compile(r"\b(\w*(?:ceil|up|cdiv|pad|align)\w*)\s*\(([^(),]+),([^(),]+)\)", re.IGNORECASE)
-_DIVIDES = re.compile(r"(?i:div|ceil)|(?:\A|_)up\Z|U[pP]\Z")  # divUp(n, 256); roundUp(n, 256) is a multiple
-_MULTIPLIES = re.compile("round|align|pad|multiple|next", re.IGNORECASE)
 _PART = re.compile(r"(?<![*-])(?<![*-] )\b([A-Za-z_]\w*)\s*//\s*(\w+)\b")
 _DIVISION = re.compile(r"(\w+)\s*/\s*(\w+|\([^()]*\))")
 _FUNCTION = re.compile(
@@ -154,13 +152,6 @@ def largest(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"max({', '.join(names)})"
 
 
-def _rounded_up(at: re.Match[str]) -> str:
-    """Return what a function that rounds up gives, by its name; its call where that does not tell."""
-    if _MULTIPLIES.search(at[1]):
-        return f"((({at[2]}) + ({at[3]}) - 1) / ({at[3]}) * ({at[3]}))"
-    return f"((({at[2]}) + ({at[3]}) - 1) / ({at[3]}))" if _DIVIDES.search(at[1]) else at[0]
-
-
 def size(kind: str) -> int:
     """Return the bytes of a type; 0 for one that is not known."""
     return _BYTES.get(kind, 0)
@@ -180,8 +171,8 @@ def _size(at: re.Match[str]) -> str:
 
 
 def _plain(written: str) -> str:
-    """Return an expression without suffixes of numbers, and with ``min`` and ``max`` by these names."""
-    written = _SIZEOF.sub(_size, written)
+    """Return an expression of integers without suffixes, and with ``min`` and ``max`` by these names."""
+    written = _SIZEOF.sub(_size, inlined.ceiled(written))
     return _LEAST.sub(lambda at: f"{at[1].lower()}(", re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written))
 
 
@@ -269,7 +260,7 @@ class Values:
         A division is rounded up, if asked for.
         """
         plain = _CAST.sub("", _plain(written)).strip()
-        plain = _ROUNDED_UP.sub(_rounded_up, _MEMBER.sub(self._member, plain))
+        plain = inlined.rounded_up(_MEMBER.sub(self._member, plain))
         if (division := _DIVISION.fullmatch(plain)) and up:
             plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
         if depth == 0 or len(plain) > _LONGEST:
