@@ -258,7 +258,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     parameters = tuple(
         parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
     )
-    entry = Entry(
+    return Entry(
         name="::".join([*items.namespaces(text[:begin]), re.sub(r"\s*(<|::)\s*", r"\1", name[1])]),
         parameters=parameters,
         template=tuple(p.partition("=")[0].rstrip() for p in given),
@@ -267,8 +267,7 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
         flat=frozenset(
             axis for axis in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{axis}\b", text)
         ),
-    )
-    return entry.with_body(own)
+    ).with_body(own)
 
 
 def dimensions(body: str, index: str) -> int:
@@ -279,8 +278,9 @@ def dimensions(body: str, index: str) -> int:
 
 def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
     """Return True where the index of a block is used, also as ``int row = blockIdx.x;``, and multiplied by
-    nothing but parameters. With ``if (row >= rows) return;`` a factor is the length of a row.
+    nothing but parameters, or a part of one. With ``if (row >= rows) return;`` a factor is a row's length.
     """
+    names = [*names, *(part for part, whole in divided(body).items() if whole in names)]
     index = rf"blockIdx\s*\.\s*{axis}"
     alike = named(body, index)
     by = re.findall(rf"(?!(?<=\s)\s)([\w.]*)\s*\*\s*(?:{alike})\b|\b(?:{alike})\s*(?:\*|<<)\s*([\w.]*)", body)
@@ -288,6 +288,11 @@ def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
     own = alike.partition("|")[2] or "(?!)"
     known = known or any(n in names for n in re.findall(rf"\b(?:{own})\s*(?:>=|<)\s*(\w+)\s*[);&|]", body))
     return bool(re.search(index, body)) and known and "mul24" not in body
+
+
+def divided(body: str) -> dict[str, str]:
+    """Return the variables that are a part of another name, ``vectors = columns / 4;``, with that."""
+    return dict(re.findall(r"\b(\w+)\s*=\s*(\w+)\s*/\s*\w+\s*;", body))
 
 
 def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:

@@ -231,7 +231,10 @@ def factors(body: str, names: Sequence[str]) -> int:
     """
     most = max((n - 1 for name in names for n in _called_with(body, name) if n <= 3), default=0)
     body = re.sub(r"\b\w+\s*(?:\.|->)\s*\w+\s*(?=\[)", " ", body)  # a struct's array is no size of it
-    words = [rf"(?:\b{re.escape(n)}\b|\(\s*{re.escape(n)}\s*[-+]\s*\d\s*\))" for n in names]
+    alike = {
+        n: "|".join([re.escape(n), *(p for p, of in text.divided(body).items() if of == n)]) for n in names
+    }
+    words = [rf"(?:\b(?:{one})\b|\(\s*(?:{one})\s*[-+]\s*\d\s*\))" for one in alike.values()]
     times = [re.compile(rf"{word}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{word}") for word in words]
     twice = [re.compile(rf"\*\s*{word}\s*\*\s*{word}|{word}\s*\*\s*{word}\s*\*") for word in words]
     for part in re.split(r"[][;,=<>?{}]", body):

@@ -237,7 +237,9 @@ def _integers(
 ) -> tuple[dict[str, int], set[str], list[str]]:
     """Return the parameters with numbers of their own, those that count bits, and the sizes."""
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
-    fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
+    used = calls.reached(texts, entry.body)
+    enums = ((p.name, elements.enumerator(p.type, texts, used)) for p in values)
+    fixed = {name: value for name, value in enums if value is not None}
     ties = functors.tied(host, entry, launches.of(host, name))
     done = {*fixed, *(n for n, given in ties.items() if n in kinds and pointed.settled(types[n], given))}
     ints = [p.name for p in values if p.name not in done and any("int" in kind for kind in kinds[p.name])]
@@ -248,7 +250,6 @@ def _integers(
     dimensions = any(extents.dimension(entry.body, n) for n in small)  # with one of them all stay sizes
     kept = powers | (small if dimensions else unused)
     fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
-    used = calls.reached(texts, entry.body)
     around = {n: _RADIUS for n in ints if n not in fixed | few and extents.radius(used, n)}
     around |= {n: few.get(n, 2 * _RADIUS + 1) for n in ints if n not in fixed and extents.window(used, n)}
     fixed |= around if len(around) < len(ints) else {}

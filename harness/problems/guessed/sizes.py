@@ -210,13 +210,11 @@ def apart(body: str, name: str, pointers: Sequence[str]) -> bool:
     added = "|".join(map(re.escape, pointers)) or r"(?!)"
     indices = [index for index in re.findall(r"\[([^][;]*)\]", body) if re.search(factor, index)]
     placed = re.findall(rf"(\w+)\s*=(?!=)\s*([^;=,]*?{factor}[^;=,]*)", body)
-    item = re.search("head|batch", name, re.IGNORECASE)  # which is more than a row
     return bool(
         re.search(rf"\b(?:{added})\s*\+\s*[^;,=]*?{factor}", body)
         or (indices and all(index.count("*") > 1 for index in indices))
         or any(n.count("*") > 1 and re.search(rf"\b(?:{added})\s*\+\s*{at}\b", body) for at, n in placed)
         or any(len(_NAMES.findall(n)) > 1 and re.search(rf"\[\s*{at}\b", body) for at, n in placed)
-        or any(item and re.search(rf"\b(?:{added})\s*\+=\s*{at}\b", body) for at, _ in placed)
     )
 
 

@@ -13,6 +13,8 @@ from harness.kernels.expr import Expr, ExprError
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
 _ASKED = re.compile(r"\bcu(?:da)?(?:Device|Func|Get|Occupancy)\w*\s*\(\s*&\s*(\w+)")  # of the GPU at hand
+_CALL = re.compile(r"\b(?!cu(?:da)?[A-Z])[A-Za-z_]\w*\s*\((?=[^;{}]*&)")
+_FILLED = re.compile(r"(?:\A|,)\s*&\s*(\w+)\s*(?=,|\Z)")
 _DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
 _BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")
 _VECTORS = re.compile(r"\b(?:vector|(?:device|host)_vector)\s*<[\w\s:]+>\s+([^;]{1,300});")
@@ -104,6 +106,8 @@ def given(plain: str) -> list[tuple[int, str, str]]:
     """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
     given = [(at.start(), at[1], value_at(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
     given += [(at.start(), at[1], "") for at in _ASKED.finditer(plain)]
+    numbers = {name for _, name, value in given if value.isdecimal()}
+    given += [(place, name, "") for place, name in _filled(plain) if name in numbers]
     given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
     given += [(place, f"{name}_size__", number) for place, name, number in vectors(plain)]
     for at in _ALIAS.finditer(plain):
@@ -114,6 +118,13 @@ def given(plain: str) -> list[tuple[int, str, str]]:
         parts = (_DECLARED.match(part) for part in text.split(at[1]))
         given += [(at.end(), part[1], f"dim3{part[2].strip()}") for part in parts if part]
     return sorted(given)
+
+
+def _filled(plain: str) -> Iterator[tuple[int, str]]:
+    """Yield (place, name) of what a function may give a number, ``load(path, &width)``; none of CUDA's."""
+    for at in _CALL.finditer(plain):
+        inside = plain[at.end() : text.closing(plain, at.end() - 1)][:_LONGEST]
+        yield from ((at.start(), name) for name in _FILLED.findall(inside))
 
 
 def bodies(plain: str) -> list[tuple[int, int, int, tuple[str, ...]]]:
