@@ -32,9 +32,9 @@ def calls(plain: str) -> tuple[Called, ...]:
     found, pointers = list[Called](), {*_POINTER.findall(plain)}
     for at in _LAUNCH.finditer(plain):
         grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
-        passed = _ARGUMENTS.match(plain, at.end())
+        begin, end = _passed(plain, at.end())
         kernel = _pointed(plain[: at.start()], at[1], at[2] or "", pointers)
-        found.append((at.start(), *kernel, passed[1] if passed else "", (grid, block, shared)))
+        found.append((at.start(), *kernel, plain[begin:end], (grid, block, shared)))
     for at in _CONFIGURED.finditer(plain):
         before = plain[: at.start()]
         kernel = _pointed(before, at[2], at[3] or "", pointers)
@@ -58,9 +58,10 @@ def ends(plain: str) -> list[tuple[int, str, int, bool, str]]:
     """Return (place, kernel, end of the arguments, whether there are none, what an address begins with)."""
     found, pointers = list[tuple[int, str, int, bool, str]](), {*_POINTER.findall(plain)}
     for at in _LAUNCH.finditer(plain):
-        if passed := _ARGUMENTS.match(plain, at.end()):
+        begin, end = _passed(plain, at.end())
+        if end:
             kernel, _ = _pointed(plain[: at.start()], at[1], at[2] or "", pointers)
-            found.append((at.start(), kernel, passed.end(1), not passed[1].strip(), ""))
+            found.append((at.start(), kernel, end, not plain[begin:end].strip(), ""))
     for at in _CONFIGURED.finditer(plain):
         kernel, _ = _pointed(plain[: at.start()], at[2], at[3] or "", pointers)
         found.append((at.start(), kernel, at.end(4), False, ""))
@@ -74,6 +75,16 @@ def ends(plain: str) -> list[tuple[int, str, int, bool, str]]:
             kernel, _ = _pointed(before, named[1], named[2] or "", pointers)
             found.append((at.start(), kernel, lists[-1].end(1), not lists[-1][1].strip(), "&"))
     return found
+
+
+def _passed(plain: str, place: int) -> tuple[int, int]:
+    """Return where the arguments behind ``>>>`` begin and end, (0, 0) where that is not known.
+
+    A macro around the launch, ``CHECK(k<<<1, n>>>(x, n));``, closes behind them.
+    """
+    if not (passed := _ARGUMENTS.match(plain, place)):
+        return 0, 0
+    return passed.start(1), text.closing(plain, passed.start(1) - 1)
 
 
 def _configured(before: str, name: str) -> tuple[str, str, str]:
