@@ -20,7 +20,7 @@ from harness.support import files
 OPEN, CLOSE = "/// kernel", "///"
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MOST, _KEPT = 2**26, 8  # bytes of a kernel's file, and texts whose kernels are kept: each asks for all
-SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
+SUFFIXES = {".cu": "cuda", ".cuh": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
 _NOISE = re.compile(  # directives, comments, ends of lines that go on, strings, characters
     r"""(?m:^[ \t]*#[ \t]*[a-z]+\b(?:\\\n|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)"""
     r"|//[^\n]*|/\*.*?\*/|\\(?=\n)"
@@ -133,7 +133,7 @@ def read(path: Path) -> str:
         if not isinstance(e, UnicodeDecodeError):
             raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
         source = files.text(path, most=_MOST, errors="replace")
-        if path.suffix != ".cu" or "__global__" not in source or has_front_matter(source):
+        if path.suffix == ".ptx" or "__global__" not in source or has_front_matter(source):
             raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
     except OSError as e:
         raise UsageError(f"cannot be read: {e.strerror}", where=str(path)) from None
@@ -157,7 +157,7 @@ def block(source: str, path: Path) -> tuple[str, str, int]:
     body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
     opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
     if not opens:
-        cuda, declared = path.suffix == ".cu", "definition of a " * bool(_GLOBAL.search(blank(source)))
+        cuda, declared = path.suffix != ".ptx", "definition of a " * bool(_GLOBAL.search(blank(source)))
         nothing = not has_front_matter(source) and not (entries(source) if cuda else ".entry" in source)
         kernel = f"{declared}__global__ function" if cuda else ".entry"
         raise SpecError(
