@@ -224,3 +224,9 @@ def test_an_enumerator_that_a_switch_takes(body: str, value: int) -> None:
     texts = ("enum class Mode { OFF, NEAR = 4, LATE, FAR };",)
     assert elements.enumerator("Mode", texts, body) == value
     assert elements.enumerator("Other", texts, body) is None
+
+
+def test_what_is_added_to_the_number_of_a_block_is_an_offset() -> None:
+    body = "int row = blockIdx.x + first_offset; if (row < n) x[row] = 1;"
+    assert extents.offset(body, "first_offset") and not extents.offset(body, "n")
+    assert not extents.offset(body.replace("+ first", "* first"), "first_offset")

@@ -289,7 +289,7 @@ def offset(body: str, name: str) -> bool:
     bare = re.sub(rf"(?<!\w)\(\s*({word})\s*\)", r"\1", body)  # of a macro's parameter, ``(i) * (n)``
     rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), bare)
     if re.fullmatch(r"(?i:\w*(?:offset|begin|first|base)\w*)", name):
-        rest = re.sub(rf"\+=\s*{word}\s*;|=\s*\w+\s*\+\s*{word}\s*[;,]", ";", rest)
+        rest = re.sub(rf"\+=\s*{word}\s*;|=\s*[\w.\s*+]+\+\s*{word}\s*[;,]", ";", rest)
     return bool(re.search(word, body)) and not re.search(word, rest)
 
 
