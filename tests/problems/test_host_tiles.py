@@ -123,6 +123,15 @@ int main(int argc, char** argv)
     copy<<<dim3((width + 15) / 16, (height + 15) / 16), dim3(16, 16)>>>(x, x + 1, width, height);
 }
 """
+GROUPED = """
+__global__ void scaled(const float* x, const float* scale, float* y, int rows, int columns, int group)
+{
+    int i = blockIdx.x * 16 + threadIdx.x, j = blockIdx.y * 16 + threadIdx.y;
+    if (i >= columns || j >= rows) return;
+    int groups = (columns + group - 1) / group;
+    y[j * columns + i] = x[j * columns + i] * scale[j / group * groups + i / group];
+}
+"""
 RIGHT = {
     "attention": (ATTENTION, "-a length=96 -a width=32 -a tiles=3 -a rows=32"),
     "handed": (HANDED, "--grid 64,1,1"),
@@ -130,6 +139,7 @@ RIGHT = {
     "window": (WINDOW, "-a window=2"),
     "rotary": (ROTARY, "-a pitch_stride=1024"),
     "activated": (ACTIVATE, "-a kind=1"),
+    "grouped": (GROUPED, "-a rows=50 -a columns=55 -a group=16"),
     "loaded": (LOADED, "-a width=64 -a height=64"),
 }
 
@@ -158,6 +168,8 @@ def test_a_right_kernel_is_clean(name: str, tmp_path: Path) -> None:
         ("window", "min(n - 1, i", "min(n, i", "out of bounds"),
         ("rotary", "i % width] *=", "i % width + heads] *=", "out of bounds"),
         ("activated", "i < n)", "i <= n)", "out of bounds"),
+        ("grouped", "i >= columns", "i > columns", "out of bounds"),
+        ("grouped", "y[j * columns + i]", "y[j * rows + i]", "race"),
         ("loaded", "i < width && j", "j", "out of bounds"),
     ],
 )

@@ -52,7 +52,7 @@ _DEEPER = (
     "numbers, structs, unions and pointers to these are, no more than one pointer deep: give it front matter "
     "and a problem, which `harness new` writes, with what lies deeper as operands of its own"
 )
-_RADIUS = 2  # elements to each side of one
+_RADIUS, _GROUP = 2, 16  # elements to each side of one, and of a group that has something in common
 _ITEMS = 64  # blocks that have an item each, at most; of several dimensions with sizes the square
 
 
@@ -252,6 +252,7 @@ def _integers(
     fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
     around = {n: _RADIUS for n in ints if n not in fixed | few and extents.radius(used, n)}
     around |= {n: few.get(n, 2 * _RADIUS + 1) for n in ints if n not in fixed and extents.window(used, n)}
+    around |= {n: few.get(n, _GROUP) for n in ints if n not in fixed and tiles.group(entry.body, n)}
     fixed |= around if len(around) < len(ints) else {}
     whole = [n for n in ints if n not in powers | fixed.keys()]
     return fixed, powers, whole

@@ -80,6 +80,11 @@ def several(
     return found
 
 
+def group(body: str, name: str) -> bool:
+    """Return True for the elements of a group, of which a kernel counts ``(n + group - 1) / group``."""
+    return bool(re.search(rf"\+\s*\(?\s*{name}\s*-\s*1\s*\)*\s*/\s*{name}\b", body))
+
+
 def divisors(derived: Mapping[str, Expr]) -> dict[str, str]:
     """Return which parameters count tiles, ``ceil((float)n / rows)``, and which are the elements of each."""
     found = ((name, re.findall(r"//[\s(]*([A-Za-z_]\w*)", str(e))) for name, e in derived.items())
