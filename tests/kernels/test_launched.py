@@ -263,6 +263,7 @@ def test_the_arguments_of_a_launch_within_a_macro_end_where_they_are_closed(arou
         ("read(open(path), n, &n);", None),
         ("std::swap(&m, &n);", None),
         ("cudaMalloc(&n, 4);", 8),
+        ("CHECK(cudaMemcpyToSymbol(size, &n, 4));", 8),
         ("show(n & n);", 8),
         ("void* list[] = {&x, &n};", 8),
     ],

@@ -14,7 +14,6 @@ _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTI
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
 _ASKED = re.compile(r"\bcu(?:da)?(?:Device|Func|Get|Occupancy)\w*\s*\(\s*&\s*(\w+)")  # of the GPU at hand
 _CALL = re.compile(r"\b(?!cu(?:da)?[A-Z])[A-Za-z_]\w*\s*\((?=[^;{}]*&)")
-_FILLED = re.compile(r"(?:\A|,)\s*&\s*(\w+)\s*(?=,|\Z)")
 _DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
 _BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")
 _VECTORS = re.compile(r"\b(?:vector|(?:device|host)_vector)\s*<[\w\s:]+>\s+([^;]{1,300});")
@@ -124,7 +123,8 @@ def _filled(plain: str) -> Iterator[tuple[int, str]]:
     """Yield (place, name) of what a function may give a number, ``load(path, &width)``; none of CUDA's."""
     for at in _CALL.finditer(plain):
         inside = plain[at.end() : text.closing(plain, at.end() - 1)][:_LONGEST]
-        yield from ((at.start(), name) for name in _FILLED.findall(inside))
+        parts = (re.fullmatch(r"&\s*(\w+)", part) for part in text.split(inside))
+        yield from ((at.start(), part[1]) for part in parts if part)
 
 
 def bodies(plain: str) -> list[tuple[int, int, int, tuple[str, ...]]]:
