@@ -1,4 +1,4 @@
-"""Leave out of a text what its ``#ifdef`` leave out: branches for names that nobody defines."""
+"""Leave out of a text what its ``#ifdef`` leave out: branches for names that nobody defines, and name these."""
 
 from __future__ import annotations
 
