@@ -1,4 +1,4 @@
-"""Leave out of a text what its ``#ifdef`` leave out: branches for names that nobody defines, and name these."""
+"""Leave out of a text what its ``#ifdef`` leave out: branches for names that nobody defines; name those."""
 
 from __future__ import annotations
 
