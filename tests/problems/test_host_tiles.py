@@ -195,6 +195,23 @@ def test_what_a_function_rounds_up_is_a_division_of_integers(written: str, whole
     assert inlined.ceiled(written).replace(" ", "") == whole.replace(" ", "")
 
 
+def test_a_row_of_pixels_is_no_item_of_its_own(tmp_path: Path) -> None:
+    """Its stride is as long as a row: only what another size of the kernel multiplies is apart."""
+    source = """
+__global__ void invert(const unsigned char* in, unsigned char* out, int width, int height, int stride)
+{
+    int x = blockIdx.x * 16 + threadIdx.x, y = blockIdx.y * 16 + threadIdx.y;
+    if (x >= width || y >= height) return;
+    int at = y * stride + x * 1;
+    out[at] = 255 - in[at];
+}
+"""
+    code, output = check(tmp_path, source)
+    assert code == 0 and "stride=4096" not in output, output
+    code, output = check(tmp_path, source.replace("y * stride", "(y + 1) * stride"))
+    assert code == 1 and "out of bounds" in output, output
+
+
 def test_a_window_goes_as_far_to_both_sides() -> None:
     body = "int first = max(0, i - w); int last = min(n - 1, i + w);"
     assert extents.radius(body, "w")

@@ -40,7 +40,6 @@ _MATRICES = re.compile(  # ``float4;`` stands for vectors of PTX
     r"\b(?:(?:wmma|mma|asm|cp_async\w*|__pipeline\w*|CUtensorMap)\b|float4;)"
 )
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
-_NAMES = re.compile(r"[A-Za-z_]\w*\s*\*\s*[A-Za-z_(]")  # head * width, and no column * 3
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
 _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
 
@@ -184,7 +183,7 @@ def strides(
     free = [name for name in whole if name not in compared]
     widest = max((elements.size(types[name]) for name in pointers), default=1)
     pitches = {name: size * min(widest, _WIDEST) for name in free if in_bytes(entry.body, name)}
-    alone = [name for name in free if name not in pitches and apart(entry.body, name, pointers)]
+    alone = [name for name in free if name not in pitches and apart(entry.body, name, pointers, whole)]
     parts = (set(re.findall(r"\w+", part)) for part in re.split(r"[;{},=\[\]]", entry.body))
     several = {name for part in parts if len(part & set(alone)) > 1 for name in part}
     if len(set(whole) - pitches.keys() - set(alone)) < 2:
@@ -198,23 +197,24 @@ def in_bytes(body: str, name: str) -> bool:
     return bool(re.search(rf"{_BYTES}\s*\(?\s*[\w.>-]+\s*\)?\s*\+[^;\[\],]*?{factor}", body))
 
 
-def apart(body: str, name: str, pointers: Sequence[str]) -> bool:
+def apart(body: str, name: str, pointers: Sequence[str], others: Sequence[str] = ()) -> bool:
     """Return True for what is called a stride and leads to an item that has sizes of its own.
 
-    It is added to a pointer, ``A + id * stride``, or in an index to another product. That of rows alone,
-    ``y * stride + x``, is one size.
+    It is added to a pointer, ``A + id * stride``, or in an index to another product, also to one by a size of
+    `others` in a variable. That of rows alone, ``y * stride + x``, is one size.
     """
     factor = rf"(?:[\w)\]]\s*\*\s*(?:\(\w+\)\s*)?{name}\b|\b{name}\s*\*\s*[\w(])"
     if not _CALLED.fullmatch(name) or not re.search(factor, body):
         return False
     added = "|".join(map(re.escape, pointers)) or r"(?!)"
     indices = [index for index in re.findall(r"\[([^][;]*)\]", body) if re.search(factor, index)]
+    sizes = "|".join(other for other in others if other != name) or "(?!)"
     placed = re.findall(rf"(\w+)\s*=(?!=)\s*([^;=,]*?{factor}[^;=,]*)", body)
     return bool(
         re.search(rf"\b(?:{added})\s*\+\s*[^;,=]*?{factor}", body)
         or (indices and all(index.count("*") > 1 for index in indices))
         or any(n.count("*") > 1 and re.search(rf"\b(?:{added})\s*\+\s*{at}\b", body) for at, n in placed)
-        or any(len(_NAMES.findall(n)) > 1 and re.search(rf"\[\s*{at}\b", body) for at, n in placed)
+        or any(re.search(rf"\*\s*(?:{sizes})\b", n) and re.search(rf"\[\s*{at}\b", body) for at, n in placed)
     )
 
 
