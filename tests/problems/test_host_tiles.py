@@ -225,6 +225,11 @@ def test_of_several_functions_none_is_the_body_of_a_kernel() -> None:
     found = inlined.called(one, entry)
     assert "x[blockIdx.y * n] = s.m" in found.body and found.dimensions == 2
     assert inlined.called(one + one.replace("float", "int"), entry) == entry
+    for part in ("x[f(x, n)] = 1;", "if (n) f(x, n);", "return f(x, n) + 1;"):
+        (other,) = text.entries(f"__global__ void k(float* x, int n) {{ {part} }}")
+        assert inlined.called(one, other) == other
+    (named,) = text.entries("__global__ void k(float* x, int n) { own::f(x, n); }")
+    assert "x[blockIdx.y * n]" in inlined.called(one, named).body
     assert inlined.called("void g() { LOOP(i, n) { x[i] = 1; } }", entry) == entry
 
 

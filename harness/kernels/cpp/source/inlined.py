@@ -60,7 +60,7 @@ def called(source: str, entry: text.Entry) -> text.Entry:
         known = _bodies(source)
         calls = [at for at in _CALL.finditer(entry.body) if at[1] in known]
         closed = text.closing(entry.body, calls[0].start(3)) if len(calls) == 1 else -1
-        if closed < 0:
+        if closed < 0 or not _alone(entry.body, calls[0].start(), closed):
             break
         call, (template, parameters, inner) = calls[0], known[calls[0][1]]
         given = [_CAST.sub(r"\1", part) for part in text.split(entry.body[call.end() : closed])]
@@ -74,6 +74,12 @@ def called(source: str, entry: text.Entry) -> text.Entry:
             break
         entry = entry.with_body(whole)
     return entry
+
+
+def _alone(body: str, begin: int, closed: int) -> bool:
+    """Return True for a call that is a statement, ``detail::sum(x, n);``, and no part of one."""
+    before = re.sub(r"(?:\w+\s*::\s*)+\Z", "", body[:begin]).rstrip()
+    return before[-1:] in ("{", "}", ";") and body[closed + 1 :].lstrip()[:1] == ";"
 
 
 def _given(names: dict[str, str], word: re.Match[str]) -> str:
