@@ -34,7 +34,7 @@ def folders() -> list[Path]:
 
 def files() -> list[Path]:
     """Return every shipped kernel file, sorted by stem: first the numbered rungs, then the others."""
-    below = (p for folder in folders() for p in folder.rglob("*") if p.suffix in text.SUFFIXES)
+    below = (p for folder in folders() for p in folder.rglob("*") if p.suffix in (".cu", ".ptx"))
     found = [p for p in below if not p.name.startswith(".") and p.is_file()]  # editors leave links
     return sorted(found, key=lambda p: (not _NUMBER.match(p.stem), p.stem))
 
@@ -59,7 +59,7 @@ def find(pattern: str, folder: Path | None = None) -> list[Kernel]:
 
     Raises UsageError where nothing matches, with the nearest names.
     """
-    if Path(pattern).suffix in (".cu", ".ptx") or "/" in pattern or "\\" in pattern:
+    if Path(pattern).suffix in text.SUFFIXES or "/" in pattern or "\\" in pattern:
         if globbed := _globbed(pattern, folder):
             return [k for p in globbed for one in load_each(p) for k in one.each_dtype()]
         return load_each(pattern if folder is None else folder / pattern)
@@ -115,6 +115,7 @@ def load_each(path: Path | str) -> list[Kernel]:
     headers = tuple(includes.included(path, source, include).own.values())
     known = text.entries(calls.seen(decompiled.of(source, path), headers).texts[0])
     if not known:
+        includes.without_kernels(path, source)
         return [spec.parse(source, path)]
     source = lambdas.with_classes(source)
     given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import SpecError, UsageError
-from harness.kernels.cpp.source import macros
+from harness.kernels.cpp.source import items, macros
 from harness.support import files
 
 OPEN, CLOSE = "/// kernel", "///"
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MOST, _KEPT = 2**26, 32  # bytes of a kernel's file, and texts whose kernels are kept: each asks for all
-SUFFIXES = {".cu": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
+SUFFIXES = {".cu": "cuda", ".cuh": "cuda", ".ptx": "ptx"}  # of kernel files: the language of each
 _NOISE = re.compile(  # directives, comments, ends of lines that go on, strings, characters
     r"""(?m:^[ \t]*#[ \t]*[a-z]+\b(?:\\\n|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|[^\n])*)"""
     r"|//[^\n]*|/\*.*?\*/|\\(?=\n)"
@@ -39,7 +39,6 @@ _SHOWN = str.maketrans("\0\1\2\3", "*&[]")
 INDICES = "(?:threadIdx|blockIdx)"
 # Blocks of which axes are not said; a group of the threads of one is none.
 _ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|this_grid|grid_group|cluster|group_index|block_(?:index|rank)"
-_SCOPE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +93,18 @@ class Entry:
         flat = (16, 16) if self.bounds is None else (32, threads // 32)
         return flat if self.threads == 2 else (*flat[:1], flat[1] // 4 or 1, 4 if flat[1] % 4 == 0 else 1)
 
+    def with_body(self, body: str) -> Entry:
+        """Return the function with another body, and what its indices say."""
+        values = [p.name for p in self.parameters if not p.pointer]
+        return replace(
+            self,
+            dimensions=dimensions(body, INDICES),
+            threads=dimensions(body, "threadIdx"),
+            items=frozenset(axis for axis in "xyz" if _an_item(body, axis, values)),
+            steps=tuple(step for axis in "xyz" for step in _steps(body, axis)),
+            body=body,
+        )
+
     def tile(self, block: Sequence[int]) -> tuple[int, ...]:
         """Return what a block of this shape (x first) covers, innermost last: 1 where it has one item."""
         whole = [*block, *[1] * (self.dimensions - len(block))]
@@ -122,7 +133,7 @@ def read(path: Path) -> str:
         if not isinstance(e, UnicodeDecodeError):
             raise UsageError(f"cannot be read: {e}", where=repr(str(path))) from None
         source = files.text(path, most=_MOST, errors="replace")
-        if path.suffix != ".cu" or "__global__" not in source or has_front_matter(source):
+        if path.suffix == ".ptx" or "__global__" not in source or has_front_matter(source):
             raise SpecError(f"not UTF-8 text (byte {e.start})", where=str(path)) from None
     except OSError as e:
         raise UsageError(f"cannot be read: {e.strerror}", where=str(path)) from None
@@ -146,7 +157,7 @@ def block(source: str, path: Path) -> tuple[str, str, int]:
     body = [line.removeprefix("//").removeprefix(" ").rstrip() for line in comments]
     opens = [i for i, line in enumerate(comments) if line.removeprefix("//").strip() == OPEN]
     if not opens:
-        cuda, declared = path.suffix == ".cu", "definition of a " * bool(_GLOBAL.search(blank(source)))
+        cuda, declared = path.suffix != ".ptx", "definition of a " * bool(_GLOBAL.search(blank(source)))
         nothing = not has_front_matter(source) and not (entries(source) if cuda else ".entry" in source)
         kernel = f"{declared}__global__ function" if cuda else ".entry"
         raise SpecError(
@@ -247,22 +258,16 @@ def _entry(text: str, begin: int, after: int) -> Entry | None:
     parameters = tuple(
         parameter(p, f"p{n}") for n, p in enumerate(split(text[opened + 1 : closed])) if p != "void"
     )
-    values = [p.name for p in parameters if not p.pointer]
     return Entry(
-        name="::".join([*namespaces(text[:begin]), re.sub(r"\s*(<|::)\s*", r"\1", name[1])]),
+        name="::".join([*items.namespaces(text[:begin]), re.sub(r"\s*(<|::)\s*", r"\1", name[1])]),
         parameters=parameters,
         template=tuple(p.partition("=")[0].rstrip() for p in given),
         defaults=tuple(p.partition("=")[2].strip() for p in given),
         bounds=bounds,
-        dimensions=dimensions(own, INDICES),
-        threads=dimensions(own, "threadIdx"),
-        items=frozenset(axis for axis in "xyz" if _an_item(own, axis, values)),
-        steps=tuple(step for axis in "xyz" for step in _steps(own, axis)),
         flat=frozenset(
             axis for axis in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{axis}\b", text)
         ),
-        body=own,
-    )
+    ).with_body(own)
 
 
 def dimensions(body: str, index: str) -> int:
@@ -273,8 +278,9 @@ def dimensions(body: str, index: str) -> int:
 
 def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
     """Return True where the index of a block is used, also as ``int row = blockIdx.x;``, and multiplied by
-    nothing but parameters. With ``if (row >= rows) return;`` a factor is the length of a row.
+    nothing but parameters, or a part of one. With ``if (row >= rows) return;`` a factor is a row's length.
     """
+    names = [*names, *(part for part, whole in divided(body).items() if whole in names)]
     index = rf"blockIdx\s*\.\s*{axis}"
     alike = named(body, index)
     by = re.findall(rf"(?!(?<=\s)\s)([\w.]*)\s*\*\s*(?:{alike})\b|\b(?:{alike})\s*(?:\*|<<)\s*([\w.]*)", body)
@@ -282,6 +288,11 @@ def _an_item(body: str, axis: str, names: Sequence[str]) -> bool:
     own = alike.partition("|")[2] or "(?!)"
     known = known or any(n in names for n in re.findall(rf"\b(?:{own})\s*(?:>=|<)\s*(\w+)\s*[);&|]", body))
     return bool(re.search(index, body)) and known and "mul24" not in body
+
+
+def divided(body: str) -> dict[str, str]:
+    """Return the variables that are a part of another name, ``vectors = columns / 4;``, with that."""
+    return dict(re.findall(r"\b(\w+)\s*=\s*(\w+)\s*/\s*\w+\s*;", body))
 
 
 def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:
@@ -337,14 +348,3 @@ def closing(text: str, at: int) -> int:
         if not depth:
             return found.start()
     return -1
-
-
-def namespaces(before: str) -> Iterator[str]:
-    """Yield the namespaces that are open at the end of a text, outermost first."""
-    stack: list[str] = []
-    for found in _SCOPE.finditer(before):
-        if found[0] == "}":
-            del stack[-1:]
-        else:
-            stack.append(found[1] or "")
-    yield from (name for name in stack if name)

@@ -548,12 +548,22 @@ def test_a_file_that_does_not_compile_is_tried_once(tmp_path: Path, monkeypatch:
     assert "b" not in counted
 
 
-@pytest.mark.parametrize("condition", ["#ifdef WITH_LIBRARY", "#define MODE 2\n#if MODE == 1"])
-def test_a_kernel_in_a_branch_that_is_not_compiled_is_told(tmp_path: Path, condition: str) -> None:
+@pytest.mark.parametrize(
+    ("condition", "asked"),
+    [
+        ("#ifdef WITH_LIBRARY", "WITH_LIBRARY"),
+        ("#if WITH_LIBRARY\n#ifndef OTHER\n#if 1\n#endif", "WITH_LIBRARY"),
+        ("#define MODE 2\n#if MODE == 1", "NAME"),
+    ],
+)
+def test_a_kernel_in_a_branch_that_is_not_compiled_is_told(
+    tmp_path: Path, condition: str, asked: str
+) -> None:
     path = tmp_path / "k.cu"
-    path.write_text(f"{condition}\n__global__ void k(int* x) {{ *x = 1; }}\n#endif\n")
+    open_ones = "#endif\n" * (condition.count("#if") - condition.count("#endif"))
+    path.write_text(f"{condition}\n__global__ void k(int* x) {{ *x = 1; }}\n{open_ones}")
     (kernel,) = catalog.find(str(path))
-    with pytest.raises(BuildError, match="its #if or #ifdef leaves it out: -p NAME=1"):
+    with pytest.raises(BuildError, match=f"its #if or #ifdef leaves it out: -p {asked}=1"):
         compile_kernel(kernel.variant(), "sm_90a", Cache(tmp_path / "cache"))
 
 

@@ -248,6 +248,31 @@ def test_numbers_of_host_code(written: str, number: int) -> None:
     assert values.Values({}).number("argmax(3, 9)") is None
 
 
+@pytest.mark.parametrize("around", ["{}", "CHECK({})", "OK(({}))"])
+def test_the_arguments_of_a_launch_within_a_macro_end_where_they_are_closed(around: str) -> None:
+    launch = around.format("step<<<n / 256, 256>>>(x, rows * f(columns), n)")
+    (found,) = launches.launches(f"void run(float* x, int rows, int columns, int n) {{ {launch}; }}")
+    assert found.arguments == ("x", "rows * f(columns)", "n")
+    assert found.blocks == ("(n + (256) - 1) // (256)",)
+
+
+@pytest.mark.parametrize(
+    ("filled", "number"),
+    [
+        ("load(path, &n);", None),
+        ("read(open(path), n, &n);", None),
+        ("std::swap(&m, &n);", None),
+        ("cudaMalloc(&n, 4);", 8),
+        ("CHECK(cudaMemcpyToSymbol(size, &n, 4));", 8),
+        ("show(n & n);", 8),
+        ("void* list[] = {&x, &n};", 8),
+    ],
+)
+def test_a_number_that_a_function_of_the_host_fills_is_not_known(filled: str, number: int | None) -> None:
+    source = f"void run(float* x) {{ int n = 8; {filled} step<<<1, 32>>>(x, n); }}"
+    assert launches.launches(source)[0].numbers == (None, number)
+
+
 def test_a_function_that_returns_a_vector_is_no_vector() -> None:
     given = values.given("std::vector<int> sizes(); std::vector<int> more( );")
     assert not any(value for _, _, value in given)

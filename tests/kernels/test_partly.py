@@ -131,3 +131,18 @@ def test_a_header_that_is_not_there_is_told(tmp_path: Path) -> None:
     result = checked(tmp_path, source + "__global__ void bad(float* x) { *x = SCALE; }\n")
     assert result.exit_code == 3 and '"SCALE" is undefined' in result.output
     assert 'cannot open source file "ours/utils.cuh"' in result.output
+
+
+def test_kernels_of_headers_are_checked_there(tmp_path: Path) -> None:
+    body = "if (i < n) x[i] = 1;"
+    head = "__global__ void fill(float* x, int n) { int i = blockIdx.x * blockDim.x + threadIdx.x; "
+    (tmp_path / "fill.cuh").write_text(f"#pragma once\n{head}{body} }}\n")
+    (tmp_path / "all.cuh").write_text('#include "fill.cuh"\n')
+    (tmp_path / "main.cu").write_text('#include "all.cuh"\nint main() {}\n')
+    said = CliRunner().invoke(main, ["check", str(tmp_path / "main.cu")])
+    assert said.exit_code == 2 and "fill.cuh have kernels" in said.output, said.output
+    right = CliRunner().invoke(main, ["check", str(tmp_path / "fill.cuh")])
+    assert right.exit_code == 0 and "n=1000" in right.output, right.output
+    (tmp_path / "fill.cuh").write_text(f"#pragma once\n{head}{body.replace('<', '<=')} }}\n")
+    wrong = CliRunner().invoke(main, ["check", str(tmp_path / "fill.cuh")])
+    assert wrong.exit_code == 1 and "out of bounds" in wrong.output, wrong.output

@@ -202,7 +202,9 @@ def test_what_is_left_unwritten_counts_where_the_launch_is_known(tmp_path: Path)
     source = source.replace(MAKE, f"int* at;\n  cudaMalloc(&at, n * 4);\n  {MAKE}")
     source = source.replace("y[at[i]] = i;", "y[i] = at[i];").replace("if (i < n) at", "if (i < n - 2) at")
     assert check(tmp_path, source)[0]["use"] == "FAILED"
-    unknown = source.replace("make<<<(n + 255) / 256", "make<<<ceil(n / 256.0f)")
+    rounded = source.replace("make<<<(n + 255) / 256", "make<<<ceil(n / 256.0f)")
+    assert check(tmp_path, rounded)[0]["use"] == "FAILED"
+    unknown = source.replace("make<<<(n + 255) / 256", "make<<<blocks_of(n)")
     assert check(tmp_path, unknown)[0]["use"] == "reference"
     nothing = source.replace(MAKE, "")  # with no copy from the host at all it is short of more
     assert check(tmp_path, nothing)[0]["use"] == "reference"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
-from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host import launches, tiles
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.cpp.source.strided import ALONE, ENDLESS
 from harness.kernels.expr import Expr
@@ -273,9 +273,11 @@ def test_strides(body: str, found: dict[str, int]) -> None:
 )
 def test_rows_that_nothing_guards_fill_the_blocks_that_cover_them(body: str, found: dict[str, int]) -> None:
     grid = [Expr.parse("(rows + 12 - 1) // 12"), Expr.parse("cols * rows")]
-    assert sizes.covered(grid, [128], entry(body), {"rows": 64, "cols": 64}) == found
-    assert not sizes.covered(grid, [32, 12], entry(body), {"rows": 64, "cols": 64})  # a row for each thread
-    wide = sizes.covered([Expr.parse("(rows + 99) // 100")], [128], entry(body), {"rows": 64, "cols": 64})
+    assert tiles.covered(grid, [128], entry(body), {"rows": 64, "cols": 64}) == found
+    assert not tiles.covered(grid, [32, 12], entry(body), {"rows": 64, "cols": 64})  # a row for each thread
+    beside = tiles.covered([Expr.parse("cols * rows"), grid[0]], [12], entry(body), {"rows": 64, "cols": 64})
+    assert beside == found  # threads are along x, and rows along y
+    wide = tiles.covered([Expr.parse("(rows + 99) // 100")], [128], entry(body), {"rows": 64, "cols": 64})
     assert wide == ({"rows": 100} if found else {})
 
 

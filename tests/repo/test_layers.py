@@ -85,7 +85,6 @@ SHORT = {
     "launch/runnable": "the protocol of everything that is timed",
     "dispatch/shipped_table": "what the choice and its model read, and scripts write",
     "driver/owner": "the protocol of everything that holds a handle",
-    "kernels/cpp/conditions": "which branches of an #if a build takes",
     "cli/verbs/cache": "a command",
     "cli/verbs/worker": "a command",
     "cli/views/verified": "what a command prints, on one GPU and on several",

@@ -1,4 +1,4 @@
-"""Leave out of a text what its ``#ifdef`` leave out: branches for names that nobody defines."""
+"""Leave out of a text what its ``#ifdef`` leave out: branches for names that nobody defines; name those."""
 
 from __future__ import annotations
 
@@ -18,6 +18,28 @@ def taken(texts: Sequence[str], given: Collection[str] = ()) -> tuple[str, ...]:
     """
     defined = {name for text in texts for name in _DEFINES.findall(text)} | set(given)
     return tuple(_taken(text, defined) for text in texts)
+
+
+def around(source: str, kernel: str, given: Collection[str] = ()) -> str | None:
+    """Return the macro that an ``#if`` around a kernel asks for, "" if that is not known; None without one.
+
+    It is none that the text defines, nor one of those `given` elsewhere.
+    """
+    name = re.escape(kernel.rpartition("::")[2])
+    place = re.search(rf"\b__global__\b[^;{{}}]*?\b{name}\s*\(", source)
+    opened, defined = list[str](), {*_DEFINES.findall(source), *given}
+    for line in source[: place.start()].splitlines() if place else ():
+        if (directive := _DIRECTIVE.match(line)) is None:
+            continue
+        word, rest = directive.groups()
+        if word in ("if", "ifdef", "ifndef"):
+            opened.append(rest.partition("//")[0] if word != "ifndef" else "")
+        elif opened:
+            opened[-1:] = [] if word == "endif" else [""]
+    asked = (
+        n for rest in reversed(opened) for n in re.findall(r"(?<!!)\b(?!defined\b|_)([A-Za-z]\w*)", rest)
+    )
+    return next((n for n in asked if n not in defined), "") if opened else None
 
 
 def _taken(text: str, defined: Collection[str]) -> str:

@@ -49,6 +49,7 @@ _CUDA = (  # structs of <cuda_runtime.h>
     "struct cudaExtent { size_t width; size_t height; size_t depth; };",
     "struct cudaPos { size_t x; size_t y; size_t z; };",
 )
+_LABELS = re.compile(r"((?:(?:\bcase\s+[\w:\s]+|\bdefault\s*):(?!:)\s*)+)([^;:]*)")  # and what is done first
 _DEEPEST = 8  # names for names, and structs in structs
 _LARGEST = 2**28  # bytes of a struct
 _POINTED = 2**15  # and of one with pointers, more than a kernel's parameters take
@@ -112,9 +113,23 @@ def _table(declared: str, texts: tuple[str, ...]) -> np.dtype[Any] | None:
     return np.dtype([(EACH, np.dtype(np.uint64, metadata=points), (1,))])
 
 
-def is_enum(declared: str, texts: Sequence[str]) -> bool:
-    """Return True where a type is an enumeration, whose first value is 0 and no size."""
-    return bool(_given(_ENUM, declared, tuple(texts)))
+def enumerator(declared: str, texts: Sequence[str], body: str) -> int | None:
+    """Return a value of an enumeration, None of another type: 0, or the first that `body` has a case for.
+
+    What no case of a ``switch`` takes may lead to a trap.
+    """
+    if not _given(_ENUM, declared, tuple(texts)):
+        return None
+    name, values, last = declared.rpartition("::")[2], dict[str, int](), -1
+    listed = rf"{name}\b[^;{{}}]*\{{([^{{}}]*)\}}|\benum\b[^;{{}}]*\{{([^{{}}]*)\}}\s*{name}\s*;"
+    for at in re.findall(rf"\benum\s+(?:class\s+|struct\s+)?{listed}", "".join(texts)):
+        for one in filter(str.strip, (at[0] or at[1]).split(",")):
+            called, _, value = one.partition("=")
+            last = int(value) if value.strip().isdecimal() else last + 1
+            values.setdefault(called.strip(), last)
+    kept = (labels for labels, done in _LABELS.findall(body) if not re.search("(?i)trap|assert|abort", done))
+    cases = {called for labels in kept for called in re.findall(r"(\w+)\s*:(?!:)", labels)}
+    return next((value for called, value in values.items() if called in cases), 0)
 
 
 @functools.lru_cache(maxsize=_KEPT)

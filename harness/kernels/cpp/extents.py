@@ -231,7 +231,10 @@ def factors(body: str, names: Sequence[str]) -> int:
     """
     most = max((n - 1 for name in names for n in _called_with(body, name) if n <= 3), default=0)
     body = re.sub(r"\b\w+\s*(?:\.|->)\s*\w+\s*(?=\[)", " ", body)  # a struct's array is no size of it
-    words = [rf"(?:\b{re.escape(n)}\b|\(\s*{re.escape(n)}\s*[-+]\s*\d\s*\))" for n in names]
+    alike = {
+        n: "|".join([re.escape(n), *(p for p, of in text.divided(body).items() if of == n)]) for n in names
+    }
+    words = [rf"(?:\b(?:{one})\b|\(\s*(?:{one})\s*[-+]\s*\d\s*\))" for one in alike.values()]
     times = [re.compile(rf"{word}\s*\*|\*\s*(?:\([\w\s]+\)\s*)?{word}") for word in words]
     twice = [re.compile(rf"\*\s*{word}\s*\*\s*{word}|{word}\s*\*\s*{word}\s*\*") for word in words]
     for part in re.split(r"[][;,=<>?{}]", body):
@@ -286,16 +289,20 @@ def offset(body: str, name: str) -> bool:
     bare = re.sub(rf"(?<!\w)\(\s*({word})\s*\)", r"\1", body)  # of a macro's parameter, ``(i) * (n)``
     rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), bare)
     if re.fullmatch(r"(?i:\w*(?:offset|begin|first|base)\w*)", name):
-        rest = re.sub(rf"\+=\s*{word}\s*;|=\s*\w+\s*\+\s*{word}\s*[;,]", ";", rest)
+        rest = re.sub(rf"\+=\s*{word}\s*;|=\s*[\w.\s*+]+\+\s*{word}\s*[;,]", ";", rest)
     return bool(re.search(word, body)) and not re.search(word, rest)
 
 
 def radius(body: str, name: str) -> bool:
     """Return True for how far a kernel looks to both sides: from ``-r`` to ``r``, ``2 * r + 1`` elements.
 
-    The latter of what is called so only: it may be a size.
+    So does one from ``max(0, i - r)`` to ``min(n - 1, i + r)``. ``2 * r + 1`` counts where r is called so
+    only: it may be a size.
     """
     word = rf"\b{re.escape(name)}\b"
+    before = re.findall(rf"\bmax\s*\(\s*0\s*,\s*(\w+)\s*-\s*{word}\s*\)", body)
+    if any(re.search(rf"\bmin\s*\([^;]*\b{at}\s*\+\s*{word}", body) for at in before):
+        return True
     if re.search(rf"=\s*-\s*{word}\s*;[^;{{}}]*<=\s*{word}", body):
         return True
     twice = rf"(?:\b2\s*\*\s*{word}|{word}\s*(?:\*\s*2\b|<<\s*1\b))\s*\)?\s*\+\s*1\b"

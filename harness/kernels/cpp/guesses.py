@@ -107,9 +107,9 @@ def absent(source: str, name: str, given: Collection[str]) -> str:
     if template is not None:
         return f"it is a template: name an instance, --entry '{example(template)}' or in front matter"
     if (entry := text.find(known, name)) is not None:
-        left_out = text.find(text.entries(conditions.taken([source], given)[0]), name) is None
-        if left_out or (re.search(r"(?m)^[ \t]*#[ \t]*if", source) and not entry.template):
-            return "its #if or #ifdef leaves it out: -p NAME=1 defines what that asks for"
+        asked = conditions.around(source, entry.name, given)
+        if asked is not None:
+            return f"its #if or #ifdef leaves it out: -p {asked or 'NAME'}=1 defines what that asks for"
     return "entry must name a __global__ function, with its namespace and template arguments"
 
 
@@ -151,8 +151,8 @@ def read(entry: text.Entry, source: str) -> text.Entry:
 
     Its dimensions are those of its indices, also where a macro or a function that it calls has them.
     """
-    own = replace(entry, body=inlined.body(source, entry, functions=False))
-    return replace(calls.with_called(own, (source,)), body=inlined.body(source, entry))
+    own = replace(whole := inlined.called(source, entry), body=inlined.body(source, whole, functions=False))
+    return replace(calls.with_called(own, (source,)), body=inlined.body(source, whole))
 
 
 def _asks_its_block(source: str, entry: text.Entry) -> bool:

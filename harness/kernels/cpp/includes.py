@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.errors import SpecError
 from harness.support import files, tools
 from harness.support.files import SHIPPED
 
@@ -32,6 +33,7 @@ _PACKAGES = (  # what to install for a header that is not there
     (r"(cuda|cub|nv|thrust)/.*", _TOOLKIT),
     (r"(cuda|cooperative_groups|crt|sm_|vector_|device_|math_|mma)[\w/]*\.(h|hpp)", _TOOLKIT),
 )
+_SHOWN = 3  # headers in a hint
 _ABOVE, _NEAR = 16, 6  # folders above a kernel that are searched, in a repository and without one
 _STD = "cuda/std/type_traits"  # where it is, the rest of CUDA's standard library is
 ACCESSORS = "tensor_accessors.h"  # stands in for those of PyTorch, in files that take them and have them not
@@ -135,6 +137,21 @@ def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
             if not known:
                 others[name] = None
     return _of_libraries(found, tuple(others))
+
+
+def without_kernels(path: Path, source: str) -> None:
+    """Raise SpecError for a file without front matter and kernels whose own headers, .cuh, have kernels."""
+    if path.suffix == ".ptx" or re.search(r"(?m)^//\s*///", source):
+        return
+    own = included(path, source, of_repository(path, source)).own
+    found = [header.name for header, data in own.items() if header.suffix == ".cuh" and b"__global__" in data]
+    if found:
+        more = " and others" * (len(found) > _SHOWN)
+        raise SpecError(
+            "no front matter, and no __global__ function to guess it from",
+            where=str(path),
+            hint=f"{', '.join(found[:_SHOWN])}{more} have kernels: `harness check` takes such a header, too",
+        )
 
 
 def _of_libraries(own: dict[Path, bytes], names: tuple[str, ...]) -> Included:

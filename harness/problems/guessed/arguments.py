@@ -52,7 +52,7 @@ _DEEPER = (
     "numbers, structs, unions and pointers to these are, no more than one pointer deep: give it front matter "
     "and a problem, which `harness new` writes, with what lies deeper as operands of its own"
 )
-_RADIUS = 2  # elements to each side of one
+_RADIUS, _GROUP = 2, 16  # elements to each side of one, and of a group that has something in common
 _ITEMS = 64  # blocks that have an item each, at most; of several dimensions with sizes the square
 
 
@@ -85,21 +85,22 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     layouts = sizes.layouts(entry, whole := [n for n in whole if n not in fixed], launched)
     depth, size = sizes.each(kernel, entry, whole, axes, tensors.longest(maps), shaped.usual, layouts)
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
-        host, entry, kernel.entry, math.prod(block)
+        host, entry, kernel.entry, threads := math.prod(block)
     )
     apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts)
-    told = inside | apart | pitches | shaped.steps(whole)
+    tiled = tiles.divisors(sizes.derived(launched, entry, whole))
+    told = inside | apart | pitches | shaped.steps(whole) | tiles.by_host(launched, entry, tiled)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
-    usual = sizes.usual(entry, whole, size, math.prod(block), numbers, launched) | {
+    usual = sizes.usual(entry, whole, size, threads, numbers, launched) | {
         n: boxed[n] for n in whole if n in boxed
     }
     from_host = allocated.apart(layouts, types, whole) | allocated.lengths(launched, entry, types, whole)
-    usual |= sizes.covered(kernel.grid if depth > 1 else (), block, entry, usual)
+    usual |= tiles.covered(kernel.grid if depth > 1 else (), block, entry, usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
-    usual |= shaped.totals(whole, {}, fixed | usual)
+    usual |= shaped.totals(whole, {}, fixed | usual) | tiles.around(usual, fixed, derived, tiled, entry.body)
     usual = tiles.several(usual, kernel.grid, launches.cluster(host, kernel.entry), fixed)
-    usual |= _computed(derived, fixed | usual) | allocated.rooms(entry, usual, types, from_host)
+    usual |= _computed(derived, usual | fixed) | allocated.rooms(entry, usual, types, from_host)
     several = pointed.several(entry, maps, host, whole, numbers)
     few = {each.size: each.count for each in several.values() if each.size in usual}
     usual |= constants.rooms(usual) | few
@@ -133,19 +134,18 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
 
     def shape(self: Any) -> tuple[int, ...]:
         limits = pointed.limits(entry.body, values, types) | pointed.chosen(entry.body, several)
-        extents = _extents([getattr(self, n) for n in whole if n not in few], size, entry).items()
+        extents = _extents([getattr(self, n) for n in whole if n not in {*few, *tiled}], size, entry).items()
         extent = {axis: min(n, limits.get(axis, n)) for axis, n in extents}
         extent |= shaped.along(vars(self), parameters.integers(vars(self)))
         return tuple(1 if axis in entry.flat else extent[axis] for axis in "zyx"[-axes:])
 
     counted = parameters.counted({})
-    guarded, called = map(pictures.plain, (entry.body, constants.called))
     others = (
-        shaped.ragged(whole, fixed | usual, called)
+        shaped.ragged(whole, fixed | usual, pictures.plain(constants.called))
         if shaped.ranks
         else sizes.ragged(
-            replace(entry, body=guarded),
-            called,
+            replace(entry, body=pictures.plain(entry.body)),
+            pictures.plain(constants.called),
             {} if powers else {n: usual[n] for n in whole if n not in fixed and n not in derived},
             depth,
             launched,
@@ -237,7 +237,9 @@ def _integers(
 ) -> tuple[dict[str, int], set[str], list[str]]:
     """Return the parameters with numbers of their own, those that count bits, and the sizes."""
     kinds = {p.name: elements.numbers(types[p.name]) for p in values}
-    fixed = {p.name: 0 for p in values if elements.is_enum(p.type, texts)}
+    used = calls.reached(texts, entry.body)
+    enums = ((p.name, elements.enumerator(p.type, texts, used)) for p in values)
+    fixed = {name: value for name, value in enums if value is not None}
     ties = functors.tied(host, entry, launches.of(host, name))
     done = {*fixed, *(n for n, given in ties.items() if n in kinds and pointed.settled(types[n], given))}
     ints = [p.name for p in values if p.name not in done and any("int" in kind for kind in kinds[p.name])]
@@ -248,9 +250,9 @@ def _integers(
     dimensions = any(extents.dimension(entry.body, n) for n in small)  # with one of them all stay sizes
     kept = powers | (small if dimensions else unused)
     fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
-    used = calls.reached(texts, entry.body)
     around = {n: _RADIUS for n in ints if n not in fixed | few and extents.radius(used, n)}
     around |= {n: few.get(n, 2 * _RADIUS + 1) for n in ints if n not in fixed and extents.window(used, n)}
+    around |= {n: few.get(n, _GROUP) for n in ints if n not in fixed and tiles.group(entry.body, n)}
     fixed |= around if len(around) < len(ints) else {}
     whole = [n for n in ints if n not in powers | fixed.keys()]
     return fixed, powers, whole

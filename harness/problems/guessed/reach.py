@@ -122,7 +122,8 @@ def factors(body: str, pointer: str) -> Iterator[str]:
         if any(re.search(rf"(?<![.\w])[A-Za-z_]\w*\s*\*(?:{threads})", value) for value in meant):
             yield "blockDim"  # of an item that blocks go through, not of a block's own number
         for name in names:
-            yield from re.findall(rf"\b{name}\s*<\s*{_WORD}", body)
+            ends = {name, *re.findall(rf"\b{name}\s*<=\s*([A-Za-z_]\w*)\s*;", body)}  # j <= i
+            yield from (word for end in ends for word in re.findall(rf"\b{end}\s*<\s*{_WORD}", body))
         left = [v for name in names for v in given.get(name, ()) if not _BLOCK.search(v)]
 
 

@@ -39,10 +39,8 @@ _WHOLE = re.compile(  # what takes several elements at once; a vector by itself 
 _MATRICES = re.compile(  # ``float4;`` stands for vectors of PTX
     r"\b(?:(?:wmma|mma|asm|cp_async\w*|__pipeline\w*|CUtensorMap)\b|float4;)"
 )
-_COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za-z_]\w*)\b"
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
-_WIDE = 256  # elements of a block's tile along an axis
 _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
 
 
@@ -52,7 +50,7 @@ def layouts(entry: text.Entry, whole: Sequence[str], launched: Launch | None) ->
     an index is added as it is, ``i * stride_b + j * stride_m + k``. What host code computes,
     `launched`, is known.
     """
-    compared = {*re.findall(_COMPARED, entry.body)}
+    compared = {*re.findall(tiles.COMPARED, entry.body)}
     free = [name for name in whole if _CALLED.fullmatch(name) and name not in compared]
     told = derived(launched, entry, whole)
     free = [name for name in free if name not in told and not strided.multiplied(entry.body, name)]
@@ -106,26 +104,6 @@ def usual(
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
-
-
-def covered(
-    grid: Sequence[Expr], block: Sequence[int], entry: text.Entry, usual: Mapping[str, int]
-) -> dict[str, int]:
-    """Return the sizes that a text compares with nothing, each as long as the blocks that cover it go.
-
-    The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole.
-    """
-    compared, found = {*re.findall(_COMPARED, entry.body)}, dict[str, int]()
-    for blocks in grid:
-        name = next(iter(blocks.names), "")
-        if len(blocks.names) > 1 or name not in usual or name in compared:
-            continue
-        with contextlib.suppress(ExprError, ValueError):
-            counts = [blocks({name: usual[name] + more}) for more in range(2 * max(usual[name], _WIDE))]
-            last, after = (counts.index(counts[0] + more) for more in (1, 2))
-            if after - last not in block:  # one for each thread may want a guard
-                found[name] = usual[name] + last - 1
-    return found
 
 
 def derived(launched: Launch | None, entry: text.Entry, whole: Sequence[str]) -> dict[str, Expr]:
@@ -201,11 +179,11 @@ def strides(
     inside = strided.inside(layouts, size)
     whole = [name for name in whole if name not in inside]
     pointers = [p.name for p in entry.parameters if p.pointer]
-    compared = {*re.findall(_COMPARED, entry.body)}
+    compared = {*re.findall(tiles.COMPARED, entry.body)}
     free = [name for name in whole if name not in compared]
     widest = max((elements.size(types[name]) for name in pointers), default=1)
     pitches = {name: size * min(widest, _WIDEST) for name in free if in_bytes(entry.body, name)}
-    alone = [name for name in free if name not in pitches and apart(entry.body, name, pointers)]
+    alone = [name for name in free if name not in pitches and apart(entry.body, name, pointers, whole)]
     parts = (set(re.findall(r"\w+", part)) for part in re.split(r"[;{},=\[\]]", entry.body))
     several = {name for part in parts if len(part & set(alone)) > 1 for name in part}
     if len(set(whole) - pitches.keys() - set(alone)) < 2:
@@ -219,22 +197,24 @@ def in_bytes(body: str, name: str) -> bool:
     return bool(re.search(rf"{_BYTES}\s*\(?\s*[\w.>-]+\s*\)?\s*\+[^;\[\],]*?{factor}", body))
 
 
-def apart(body: str, name: str, pointers: Sequence[str]) -> bool:
+def apart(body: str, name: str, pointers: Sequence[str], others: Sequence[str] = ()) -> bool:
     """Return True for what is called a stride and leads to an item that has sizes of its own.
 
-    It is added to a pointer, ``A + id * stride``, or in an index to another product. That of rows alone,
-    ``y * stride + x``, is one size.
+    It is added to a pointer, ``A + id * stride``, or in an index to another product, also to one by a size of
+    `others` in a variable. That of rows alone, ``y * stride + x``, is one size.
     """
     factor = rf"(?:[\w)\]]\s*\*\s*(?:\(\w+\)\s*)?{name}\b|\b{name}\s*\*\s*[\w(])"
     if not _CALLED.fullmatch(name) or not re.search(factor, body):
         return False
     added = "|".join(map(re.escape, pointers)) or r"(?!)"
     indices = [index for index in re.findall(r"\[([^][;]*)\]", body) if re.search(factor, index)]
+    sizes = "|".join(other for other in others if other != name) or "(?!)"
     placed = re.findall(rf"(\w+)\s*=(?!=)\s*([^;=,]*?{factor}[^;=,]*)", body)
     return bool(
         re.search(rf"\b(?:{added})\s*\+\s*[^;,=]*?{factor}", body)
         or (indices and all(index.count("*") > 1 for index in indices))
         or any(n.count("*") > 1 and re.search(rf"\b(?:{added})\s*\+\s*{at}\b", body) for at, n in placed)
+        or any(re.search(rf"\*\s*(?:{sizes})\b", n) and re.search(rf"\[\s*{at}\b", body) for at, n in placed)
     )
 
 
@@ -261,21 +241,23 @@ def ragged(
     these alone where such an array has no more room, `tight`.
     """
     loops = list(_loops(entry.body))
-    compared = {*re.findall(_COMPARED, entry.body)} & usual.keys()
+    compared = {*re.findall(tiles.COMPARED, entry.body)} & usual.keys()
     outside = entry.body
     for head in loops:
         outside = outside.replace(head, " ")
-    guarded = {*re.findall(_COMPARED, outside)} & compared
+    guarded = {*re.findall(tiles.COMPARED, outside)} & compared
     whole = vectors(called)
     free = {n for n in guarded if _by_warp(entry.body, outside, n, launched)} if whole else usual.keys()
     named = (rf"(?<![.\w]){n}\b" for n in free)
     parts = "|".join(rf"{n}\s*(?:/|%|>>)|[/%]\s*{n}|&=?\s*\(\s*{n}\s*-\s*1\b" for n in named)
     own = re.compile(rf"=\s*(?:{text.named(entry.body, r'threadIdx[.]x')})\s*[;,]")  # of each thread
-    tiles = any(
-        {*re.findall(_COMPARED, head)} & compared & free and not _STEPS.search(head) and not own.search(head)
+    by_tiles = any(
+        {*re.findall(tiles.COMPARED, head)} & compared & free
+        and not _STEPS.search(head)
+        and not own.search(head)
         for head in loops
     )
-    if not free & guarded or len({*usual.values()}) > 1 or tiles or re.search(parts, entry.body):
+    if not free & guarded or len({*usual.values()}) > 1 or by_tiles or re.search(parts, entry.body):
         return []
     size = next(iter(usual.values()))
     if _MATRICES.search(called) or size <= _FEW:

@@ -57,11 +57,9 @@ def _written(plain: str, pointers: Collection[str]) -> Iterator[Called]:
     for at in _LAUNCH.finditer(plain):
         grid, block, shared = (*text.split(at[3]), "", "", "")[:3]
         kernel = _pointed(plain[: at.start()], at[1], at[2] or "", pointers)
-        if passed := _ARGUMENTS.match(plain, at.end()):
-            given, end, follows = passed[1], passed.end(1), bool(passed[1].strip())
-        else:
-            given, end, follows = "", -1, False
-        yield Called(at.start(), *kernel, given, (grid, block, shared), end, follows)
+        begin, end = _passed(plain, at.end())
+        given = plain[begin:end]
+        yield Called(at.start(), *kernel, given, (grid, block, shared), end or -1, bool(given.strip()))
     for at in _CONFIGURED.finditer(plain):
         before = plain[: at.start()]
         kernel = _pointed(before, at[2], at[3] or "", pointers)
@@ -83,6 +81,16 @@ def _by_function(plain: str, pointers: Collection[str]) -> Iterator[Called]:
             kernel, lists = _pointed(before, named[1], named[2] or "", pointers), [*_lists(before, listed)]
             end, follows = (lists[-1].end(1), bool(lists[-1][1].strip())) if lists else (-1, False)
             yield Called(at.start(), *kernel, _listed(before, listed), launch, end, follows, "&")
+
+
+def _passed(plain: str, place: int) -> tuple[int, int]:
+    """Return where the arguments behind ``>>>`` begin and end, (0, 0) where that is not known.
+
+    A macro around the launch, ``CHECK(k<<<1, n>>>(x, n));``, closes behind them.
+    """
+    if not (passed := _ARGUMENTS.match(plain, place)):
+        return 0, 0
+    return passed.start(1), text.closing(plain, passed.start(1) - 1)
 
 
 def _configured(before: str, name: str) -> tuple[str, str, str]:

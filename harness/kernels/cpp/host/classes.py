@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from harness.kernels import text
 from harness.kernels.cpp.host import values
+from harness.kernels.cpp.source import items
 
 _CLASS = re.compile(
     r"(?:\btemplate\s*<((?:[^;{}<>]|<[^;{}<>]*>)*)>\s*)?\b(?:struct|class)\s+(?:alignas\s*\([^()]*\)\s*)?"
@@ -66,7 +67,7 @@ class Classes:
             if closed > 0 and at[2] not in self.found:
                 inside = values.given(values.outside(plain[at.end() : closed]))
                 self.found[at[2]] = Class(
-                    name="::".join([*text.namespaces(plain[: at.start()]), at[2]]),
+                    name="::".join([*items.namespaces(plain[: at.start()]), at[2]]),
                     opened=at.end() - 1,
                     closed=closed,
                     template=defaults(at[1] or ""),

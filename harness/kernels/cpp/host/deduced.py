@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from harness.kernels import text
 from harness.kernels.cpp.host import calling, launches, values
+from harness.kernels.cpp.source import items
 
 _MADE = re.compile(r"([A-Za-z_][\w:]*\s*(?:<[^;(){}]*>)?)\s*[({]")  # Square(), Scale<float>{2}
 _CAST = re.compile(
@@ -124,7 +125,7 @@ def _known(plain: str, kind: str, types: Mapping[str, str]) -> str:
         return kind
     if not (at := re.search(rf"\b(?:struct|class)\s+{base}\s*(?:final\s*)?(?::[^;{{}}()]*)?\{{", plain)):
         return types.get(kind, "")
-    whole = "::".join([*text.namespaces(plain[: at.start()]), base])
+    whole = "::".join([*items.namespaces(plain[: at.start()]), base])
     if not begun:
         return whole
     given = [

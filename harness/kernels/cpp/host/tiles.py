@@ -23,6 +23,8 @@ _USUAL, _DEEPEST = 3, 12  # stages of a pipeline, where the text does not say, a
 _TILES, _WIDE = 4, 256  # boxes along a size that the grid is over, and elements where these are more
 _MOST = 2**17  # threads of a persistent kernel's launch
 _REST = 8  # elements that are missing in the last tile: what vectors read is whole
+COMPARED = r"(?<![-<>])[<>]=?\s*(?:\(\s*(?:int|unsigned|size_t)\s*\)\s*)?([A-Za-z_]\w*)\b"
+_BROAD, _LARGEST = 2048, 2**20  # elements of a block's tile along an axis, and of an array of whole tiles
 _LONG = 2**16  # a size for which an extent is computed
 _INSIDE = 3  # variables in each other
 _ROUNDED = re.compile(r"\+\s*\(*(?:\d+|\w+\s*-\s*1)\s*\)*\s*/")  # (n + 63) / 64, (n + TILE - 1) / TILE
@@ -76,6 +78,77 @@ def several(
                 if along({**fixed, **found}) < 2 * blocks:
                     found |= {name: 2 * found[name] for name in names}
     return found
+
+
+def group(body: str, name: str) -> bool:
+    """Return True for the elements of a group, of which a kernel counts ``(n + group - 1) / group``."""
+    return bool(re.search(rf"\+\s*\(?\s*{name}\s*-\s*1\s*\)*\s*/\s*{name}\b", body))
+
+
+def divisors(derived: Mapping[str, Expr]) -> dict[str, str]:
+    """Return which parameters count tiles, ``ceil((float)n / rows)``, and which are the elements of each."""
+    found = ((name, re.findall(r"//[\s(]*([A-Za-z_]\w*)", str(e))) for name, e in derived.items())
+    return {name: by[0] for name, by in found if len({*by}) == 1}
+
+
+def by_host(launched: launches.Launch | None, entry: text.Entry, tiled: Mapping[str, str]) -> dict[str, int]:
+    """Return the numbers that host code gives parameters that are a tile's elements, and so no sizes."""
+    names = (p.name for p in entry.parameters)
+    given = dict(zip(names, launched.numbers if launched else (), strict=False))
+    return {n: number for n in tiled.values() if (number := given.get(n))}
+
+
+def around(
+    usual: Mapping[str, int],
+    fixed: Mapping[str, int],
+    derived: Mapping[str, Expr],
+    tiled: Mapping[str, str],
+    body: str,
+) -> dict[str, int]:
+    """Return the sizes that are one tile long, some tiles long, where a loop goes through these.
+
+    That is where host code counts tiles, by `divisors`: a loop that never comes around hides its faults.
+    """
+    found = dict[str, int]()
+    for name in (n for n in tiled if n in derived):
+        longer = [n for n in derived[name].names if n in usual and n not in fixed]
+        loop = re.search(rf"\b(?:for|while)\s*\([^{{}}]*?<\s*{name}\b", body)
+        with contextlib.suppress(ExprError):
+            if loop and derived[name]({**usual, **fixed}) == 1:
+                found |= {n: _USUAL * usual[n] for n in longer}
+    return found
+
+
+def covered(
+    grid: Sequence[Expr], block: Sequence[int], entry: text.Entry, usual: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the sizes that a text compares with nothing, each as long as the blocks that cover it go.
+
+    The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole.
+    """
+    compared, found = {*re.findall(COMPARED, entry.body)}, dict[str, int]()
+    for axis, blocks in enumerate(grid):
+        threads = block if len(block) > 1 or not axis else (1,)
+        name = next(iter(blocks.names), "")
+        if len(blocks.names) > 1 or name not in usual or name in compared:
+            continue
+        with contextlib.suppress(ExprError):
+            last, after = _more(blocks, name, usual[name])
+            small = math.prod([*found.values(), usual[name] + last]) <= _LARGEST
+            if small and last < after and after - last not in threads:  # one for each may want a guard
+                found[name] = usual[name] + last - 1
+    return found
+
+
+def _more(blocks: Expr, name: str, size: int) -> tuple[int, int]:
+    """Return how much more than `size` wants a block more, and how much two; 0 where that is not known."""
+    last, count = 0, blocks({name: size})
+    for more in range(1, 2 * max(size, _BROAD)):
+        if blocks({name: size + more}) > count + (last > 0):
+            if last:
+                return last, more
+            last = more
+    return last, 0
 
 
 def grid(launched: launches.Launch | None, entry: text.Entry, source: str, called: str) -> tuple[Expr, ...]:

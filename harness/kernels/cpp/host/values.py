@@ -7,11 +7,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from harness.kernels import text
+from harness.kernels.cpp.source import inlined
 from harness.kernels.expr import Expr, ExprError
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
 _ASKED = re.compile(r"\bcu(?:da)?(?:Device|Func|Get|Occupancy)\w*\s*\(\s*&\s*(\w+)")  # of the GPU at hand
+_CALL = re.compile(r"\b(?!cu(?:da)?[A-Z])[A-Za-z_]\w*\s*\((?=[^;{}]*&)")
 _DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
 _BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")
 _VECTORS = re.compile(r"\b(?:vector|(?:device|host)_vector)\s*<[\w\s:]+>\s+([^;]{1,300});")
@@ -29,9 +31,6 @@ _CAST = re.compile(
     r"|\bstatic_cast\s*<[\w\s:]+>|\bsize_t\s*(?=\()"
 )
 _MEMBER = re.compile(r"\b([A-Za-z_]\w*)\s*\.\s*([xyz])\b")
-_ROUNDED_UP = re.compile(r"\b(\w*(?:ceil|up|cdiv|pad|align)\w*)\s*\(([^(),]+),([^(),]+)\)", re.IGNORECASE)
-_DIVIDES = re.compile(r"(?i:div|ceil)|(?:\A|_)up\Z|U[pP]\Z")  # divUp(n, 256); roundUp(n, 256) is a multiple
-_MULTIPLIES = re.compile("round|align|pad|multiple|next", re.IGNORECASE)
 _PART = re.compile(r"(?<![*-])(?<![*-] )\b([A-Za-z_]\w*)\s*//\s*(\w+)\b")
 _DIVISION = re.compile(r"(\w+)\s*/\s*(\w+|\([^()]*\))")
 _FUNCTION = re.compile(
@@ -106,6 +105,8 @@ def given(plain: str) -> list[tuple[int, str, str]]:
     """Return (place, name, value) of what a text gives values to, in its order; "" if it only changes it."""
     given = [(at.start(), at[1], value_at(plain, at.end()) if at[2] else "") for at in _GIVEN.finditer(plain)]
     given += [(at.start(), at[1], "") for at in _ASKED.finditer(plain)]
+    numbers = {name for _, name, value in given if value.isdecimal()}
+    given += [(place, name, "") for place, name in _filled(plain) if name in numbers]
     given += [(at.start(), at[1], at[2].strip()) for at in _SET.finditer(plain)]
     given += [(place, f"{name}_size__", number) for place, name, number in vectors(plain)]
     for at in _ALIAS.finditer(plain):
@@ -116,6 +117,14 @@ def given(plain: str) -> list[tuple[int, str, str]]:
         parts = (_DECLARED.match(part) for part in text.split(at[1]))
         given += [(at.end(), part[1], f"dim3{part[2].strip()}") for part in parts if part]
     return sorted(given)
+
+
+def _filled(plain: str) -> Iterator[tuple[int, str]]:
+    """Yield (place, name) of what a function may give a number, ``load(path, &width)``; none of CUDA's."""
+    for at in _CALL.finditer(plain):
+        inside = plain[at.end() : text.closing(plain, at.end() - 1)][:_LONGEST]
+        parts = (re.fullmatch(r"&\s*(\w+)", part) for part in text.split(inside))
+        yield from ((at.start(), part[1]) for part in parts if part)
 
 
 def bodies(plain: str) -> list[tuple[int, int, int, tuple[str, ...]]]:
@@ -154,13 +163,6 @@ def largest(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"max({', '.join(names)})"
 
 
-def _rounded_up(at: re.Match[str]) -> str:
-    """Return what a function that rounds up gives, by its name; its call where that does not tell."""
-    if _MULTIPLIES.search(at[1]):
-        return f"((({at[2]}) + ({at[3]}) - 1) / ({at[3]}) * ({at[3]}))"
-    return f"((({at[2]}) + ({at[3]}) - 1) / ({at[3]}))" if _DIVIDES.search(at[1]) else at[0]
-
-
 def size(kind: str) -> int:
     """Return the bytes of a type; 0 for one that is not known."""
     return _BYTES.get(kind, 0)
@@ -180,8 +182,8 @@ def _size(at: re.Match[str]) -> str:
 
 
 def _plain(written: str) -> str:
-    """Return an expression without suffixes of numbers, and with ``min`` and ``max`` by these names."""
-    written = _SIZEOF.sub(_size, written)
+    """Return an expression of integers without suffixes, and with ``min`` and ``max`` by these names."""
+    written = _SIZEOF.sub(_size, inlined.ceiled(written))
     return _LEAST.sub(lambda at: f"{at[1].lower()}(", re.sub(r"\b(\d+)[uUlL]+\b", r"\1", written))
 
 
@@ -269,7 +271,7 @@ class Values:
         A division is rounded up, if asked for.
         """
         plain = _CAST.sub("", _plain(written)).strip()
-        plain = _ROUNDED_UP.sub(_rounded_up, _MEMBER.sub(self._member, plain))
+        plain = inlined.rounded_up(_MEMBER.sub(self._member, plain))
         if (division := _DIVISION.fullmatch(plain)) and up:
             plain = "({0} + ({1}) - 1) / ({1})".format(*division.groups())
         if depth == 0 or len(plain) > _LONGEST:

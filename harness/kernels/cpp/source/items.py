@@ -18,6 +18,7 @@ _ATTRIBUTES = re.compile(
 )
 _LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:\s*)*")
 _MORE = re.compile(r"\s*[,{]")
+_NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 _DEEPEST, _LONGEST = 50, 5000  # namespaces in each other, and characters before a function's body
 _CLOSED = {"(": ")", "[": "]", "{": "}"}
 
@@ -128,3 +129,14 @@ def _closing(plain: str, at: int, end: int) -> int:
         if not depth:
             return found.end()
     return end
+
+
+def namespaces(before: str) -> Iterator[str]:
+    """Yield the namespaces that are open at the end of a text, outermost first."""
+    stack: list[str] = []
+    for found in _NAMESPACE.finditer(before):
+        if found[0] == "}":
+            del stack[-1:]
+        else:
+            stack.append(found[1] or "")
+    yield from (name for name in stack if name)
