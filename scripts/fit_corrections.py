@@ -35,7 +35,7 @@ from harness.errors import HarnessError, UsageError
 from harness.results.tables import plain_table
 from harness.support import files
 
-TYPES = {"16 bits": ("bf16", "fp16"), "tf32": ("tf32",), "fp32": ("fp32",)}
+TYPES = {"16 bits": ("bf16", "fp16"), "tf32": ("tf32",), "fp32": ("fp32",), "bf16x6": ("bf16x6",)}
 FOLDS = 3
 _NEAR = 0.25  # of the logarithm of times: what is so far from the fastest counts 1/e as much
 _FIRST, _LAST = 400, 200  # trees

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 # Shares of the time: for guessing how kernels are launched, compiling, running, and counting again.
 READ, BUILT, ENDED, COUNTED = 1 / 3, 4 / 5, 5 / 4, 5 / 2
 _LEAST = 10  # seconds for compiling one kernel: without any there is nothing to say
+# Instructions of global memory, or of any: what TMA and textures ask for is not counted as a request.
+_ACCESS = re.compile(r"^\s*(?:@!?%\w+\s+)?(?:ld|st|atom|red)\.(?!param|shared|local|const)", re.MULTILINE)
 _NAMED = 6  # kernels that were not run
 
 
@@ -94,7 +97,23 @@ class Patience:
             remarks.append(f"NOT RUN, as {self._seconds:g} s were over: {', '.join(late[:_NAMED])}{more}")
         if remarks:
             remarks.append("--seconds gives more time, --entry names a kernel, and -a has smaller sizes")
+        busy = {row.label for row in rows if not _idle(row)}
+        if idle := [row.label for row in rows if row.label not in busy]:
+            remarks.append(f"NOTHING DONE, all threads leave before they read or write: {', '.join(idle)}")
+            remarks.append("-a has other sizes, --block and --grid other launches")
         if lost := [one.variant.label for one in skipped if one.failed and one.variant.kernel.plain]:
             remarks.append(f"NOT COMPILED: {', '.join(lost)}")
         remark = ". ".join(remarks)
         return left, {cls: axes for cls, axes in points.items() if cls in classes}, remark
+
+
+def _idle(row: Measurement) -> bool:
+    """Return that a guessed launch is right only because no thread of it asked for global memory."""
+    from harness.bench.row import UNVERIFIED
+
+    run, built = row.emulation, row.built
+    if run is None or built is None or not built.variant.kernel.plain or row.status != UNVERIFIED:
+        return False
+    total = run.total
+    asked = total.global_requests or total.boxes or total.atomics or run.output
+    return not asked and _ACCESS.search(built.cubin.ptx) is not None

@@ -128,3 +128,25 @@ def test_headers_are_looked_for_once_for_all_kernels(tmp_path: Path, monkeypatch
     real, seen = includes.included, list[Path]()
     monkeypatch.setattr(includes, "included", lambda *given: seen.append(given[0]) or real(*given))
     assert len(catalog.load_each(path)) == 3 and seen == [path]
+
+
+@pytest.mark.parametrize(("from_", "idle"), [("0", False), ("100000000", True)])
+def test_a_launch_of_which_no_thread_does_anything_is_told(tmp_path: Path, from_: str, idle: bool) -> None:
+    """It would be clean whatever the kernel does."""
+    text = (
+        LONG.replace("if (i < n)", f"if (i >= {from_} && i < n)").replace("5000", "5").replace("INDEX", "i")
+    )
+    path = tmp_path / "idle.cu"
+    path.write_text(text)
+    found = CliRunner().invoke(main, ["check", str(path)])
+    assert ("NOTHING DONE, all threads leave before they read or write: idle." in found.output) == idle
+    assert found.exit_code == (3 if idle else 0), found.output
+
+
+def test_a_kernel_that_has_nothing_to_read_is_not_idle(tmp_path: Path) -> None:
+    path = tmp_path / "hello.cu"
+    path.write_text(
+        '#include <cstdio>\n__global__ void k(int n) { printf("%d\\n", n); }\n__global__ void none() {}\n'
+    )
+    found = CliRunner().invoke(main, ["check", str(path)])
+    assert "NOTHING DONE" not in found.output and found.exit_code == 0, found.output

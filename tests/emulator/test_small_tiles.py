@@ -176,6 +176,36 @@ def pieced(
     return Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
 
 
+WIDE = {
+    "256 x 64": {"BM": 256, "BN": 64, "WARPS_M": 4, "STAGES": 2, "BLOCKS": 2},
+    "64 x 256": {"BM": 64, "BN": 256, "WARPS_M": 1, "STAGES": 2, "BLOCKS": 2},
+}
+WIDE_FAULTS = {  # of rows that more than one lane of a warp covers, or that one warp does not copy at once
+    "256 x 64": ("r < quarter; r += 32", "r < min(quarter, 32); r += 32"),
+    "64 x 256": ("j < across; j += beside", "j < beside; j += beside"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
+@pytest.mark.parametrize("tile", WIDE)
+@pytest.mark.parametrize("rung", ["34", "37"])
+def test_wide_tiles(rung: str, tile: str, transa: int, transb: int) -> None:
+    """One whole tile and one that is not, of rows that begin anywhere."""
+    m, n = (259, 36) if tile == "256 x 64" else (36, 258)
+    one = built(rung, **WIDE[tile], TRANSA=transa, TRANSB=transb)
+    check(one, shape(m, n, 78, transa, transb, ODD), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", WIDE)
+def test_a_fault_of_wide_tiles_is_found(tile: str) -> None:
+    m, n = (259, 36) if tile == "256 x 64" else (36, 258)
+    one = pieced("34", *WIDE_FAULTS[tile], where="__device__ void copy_covering(", **WIDE[tile])
+    found = run(one, shape(m, n, 78, pads=ODD))
+    assert found.status != OK or faults(found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
 def test_every_layout_where_tiles_are_shared(transa: int, transb: int) -> None:
