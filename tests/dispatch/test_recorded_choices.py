@@ -17,23 +17,10 @@ from shared.places import RECORDS, record_file
 FILES = sorted(f for f in RECORDS.glob("h200/matmul/*.json*") if not f.stem.startswith("sustained"))
 
 # File, shape and why: to be recorded anew. What is listed and is not stale fails as well.
-FP32, SHARED = "fp32's kernels are among the candidates", "blocks share tiles of panels"
 FITTED, TILES = "the costs of panels are fitted", "39 is among the candidates"
 TREES = "600 trees that know the constants correct the costs"
 TUNED = "entries of the table from before clusters and ping-pong are gone"
 STALE: tuple[tuple[str, str, str], ...] = (
-    *(
-        (f"{name}-bf16x6", f"{shape} bf16x6", why)
-        for name in ("graph", "squares")
-        for shape, why in (
-            ("256", FP32),
-            ("512", FP32),
-            ("128x1024x8192", FP32),
-            ("512x512x16384", SHARED),
-            ("1025x1023x1025", SHARED),
-        )
-    ),
-    ("squares-fp16x3", "512 fp16x3", FP32),
     *(
         (f"{name}-{dtype}{end}", f"{shape} {dtype}", TREES)
         for dtype in ("bf16", "fp16")
@@ -43,11 +30,6 @@ STALE: tuple[tuple[str, str, str], ...] = (
             ("rectangle", "-4", "4096x4096x64"),
             ("squares", "", "2048"),
         )
-    ),
-    *(
-        (f"{name}-bf16x6", f"{shape} bf16x6", TILES)
-        for name in ("graph", "squares")
-        for shape in ("1024", "8192x256x1024", "256x8192x1024", "4096x4096x64")
     ),
     *(
         (f"{name}-3xtf32", f"{shape} 3xtf32", why)
