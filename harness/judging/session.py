@@ -127,7 +127,10 @@ def _request(
 ) -> Request:
     """Return the request for the children. Raises UsageError for one that makes no sense."""
     if problem not in BUILTIN:
-        raise UsageError(f"no problem {problem!r} to judge by", hint=f"there are {', '.join(BUILTIN)}")
+        raise UsageError(
+            f"no problem {problem!r} to judge by",
+            hint=f"there are {', '.join(BUILTIN)}; problems of your own: `harness check`",
+        )
     if dtype not in DTYPES:
         raise UsageError(f"no element type {dtype!r}", hint=f"there are {', '.join(DTYPES)}")
     if regime not in REGIMES:

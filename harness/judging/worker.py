@@ -181,7 +181,11 @@ def _kernel(request: Request) -> Kernel:
     kernel = spec.load(request.kernel)
     name = Path(request.kernel).name
     if kernel.problem not in BUILTIN:
-        raise SpecError(f"problem = {kernel.problem!r}: Python of a submission is not executed", where=name)
+        raise SpecError(
+            f"problem = {kernel.problem!r}: Python of a submission is not executed",
+            where=name,
+            hint=f"judged are {', '.join(BUILTIN)}; where you trust this Python: harness check",
+        )
     if kernel.problem != request.problem:
         raise SpecError(f"it computes {kernel.problem}, not {request.problem}", where=name)
     submission.check(kernel)

@@ -24,6 +24,7 @@ from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support.files import SHIPPED
 
+_MORE = {"matmul": "it is a choice among kernels: `harness bench matmul`, `harness verify matmul`"}
 _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 
@@ -70,7 +71,7 @@ def find(pattern: str, folder: Path | None = None) -> list[Kernel]:
     matches = {(p, dtype): None for name, p, dtype in named if fnmatch.fnmatchcase(name, pattern)}
     if not matches:
         close = difflib.get_close_matches(pattern, [name for name, _, _ in named], n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else "`harness list` shows what there is"
+        hint = f"did you mean {' or '.join(close)}?" if close else _MORE.get(pattern, "see `harness list`")
         raise UsageError(f"no kernel {pattern!r}", hint=f"{hint} (a file of your own is given by its path)")
     kernels = ((spec.load(p), dtype) for p, dtype in matches)
     return [k.with_dtype(dtype) if dtype else k for k, dtype in kernels]

@@ -177,7 +177,7 @@ def conclusion(
     that these do not have; what is not known, it names.
     """
     moved = [
-        f"{tables.number(y)} {name} for {tables.number(x)}"
+        f"{tables.number(y)} {name} instead of {tables.number(x)}"
         for name in _RESOURCES_OF_CODE
         for x, y in [code.get(name, (None, None))]
         if x is not None and y is not None and x != y

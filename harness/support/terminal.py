@@ -14,6 +14,8 @@ _LEAST = 20, 8  # least width, in characters, of the first column and of any oth
 _GAP = 2  # spaces between two columns of a table
 _PIECE = re.compile(r"\S+?(?:[./_,](?![./_,])|$)")  # part of a word too long for a line (an ncu metric, say)
 
+_INDEX = re.compile(r"\(\d+, \d+, \d+\)")  # of a thread or block
+
 Rows = Sequence[Sequence[str]]
 
 
@@ -28,8 +30,9 @@ def columns() -> int | None:
 def fill(text: str, hanging: str = "  ", *, start: str = "") -> str:
     """Return `start` + `text` with lines that are too long wrapped at spaces.
 
-    Continuation lines begin with `hanging`. No line is broken at a no-break space, nor between `start` and
-    the first word. Without a width (see `columns`) the text is returned as it is.
+    Continuation lines begin with `hanging`. No line is broken at a no-break space, within the index of a
+    thread, ``(1, 0, 0)``, nor between `start` and the first word. Without a width (see `columns`) the text
+    is returned as it is.
     """
     width = columns()
     if width is None:
@@ -44,14 +47,16 @@ def _wrapped(start: str, line: str, width: int, hanging: str) -> str:
     """Return `start` + `line`, wrapped to `width` columns if it is longer."""
     if len(start) + len(line) <= width:
         return start + line
-    return textwrap.fill(
-        line,
+    whole = _INDEX.sub(lambda at: at[0].replace(" ", "\0"), line)
+    wrapped = textwrap.fill(
+        whole,
         width,
         initial_indent=start,
         subsequent_indent=hanging,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return wrapped.replace("\0", " ")
 
 
 def fit(rows: Rows, texts: Sequence[bool], keys: int) -> Iterator[Rows]:

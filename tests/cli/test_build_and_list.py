@@ -135,6 +135,7 @@ def test_list_and_doctor() -> None:
     assert "(broken)" in harness("list").stdout
     doctor = harness("doctor")
     assert doctor.exit_code == 0 and "NVRTC" in doctor.stdout
+    assert "nothing can be run" not in doctor.stdout, "the emulator runs kernels"
 
 
 @pytest.mark.usefixtures("no_gpu")

@@ -377,3 +377,8 @@ def test_a_size_that_several_kernels_have_is_said_once_and_lines_use_the_width(r
         )
         table = lines.partition("line  source")[2]
         assert shown in table.partition("global: ")[0], lines
+
+
+def test_no_least_traffic_is_said_of_guessed_lengths(run: Any) -> None:
+    assert "the least for this problem" not in run("check", "good.cu", "--entry", "flipped", "--lines").output
+    assert "the least for this problem" in run("check", "tiled", "-a", "N=32", "--lines").output

@@ -19,6 +19,8 @@ BAD = [
     (["bench", "nothing.cu"], 2, "no such file"),
     (["bench", "tilde"], 2, "did you mean"),
     (["bench", "kernel.txt/"], 2, "kernels end in .cu or .ptx"),
+    (["check", "matmul"], 2, "`harness bench matmul`"),
+    (["judge", "mine.cu", "--problem", "mine.py:p"], 2, "problems of your own: `harness check`"),
     (["bench", "tiled", "-p", "TIEL=16"], 2, "parameter TIEL"),
     (["bench", "tiled", "-p", "TILE=x"], 2, "'x' in 'TILE=x' is not a number"),
     (["bench", "tiled", "-p", "TILE=64"], 2, "64 x 64 x 1 threads"),

@@ -254,7 +254,7 @@ def test_an_access_longer_than_its_buffer_is_past_the_end() -> None:
         8,
         4,
     )
-    assert "reads 16 bytes at offset 0 of b, 8 past what is its own (past the end)" in found.message
+    assert "reads 16 bytes at offset 0 of b, up to 8 bytes past the end" in found.message
 
 
 def test_without_buffers_nothing_is_near() -> None:

@@ -103,8 +103,8 @@ def check(found: Finding, model: Model, grid: Extents, block: Extents, steps: Se
         == {
             "misaligned": f"a {step.size}-byte access at offset {first} of {name}{who}",
             "uninitialised read": f"{name} at offset {first} was never written{who}",
-            "out of bounds": f"{verb} {step.size} bytes at offset {first} of {name}, {distance} past what is "
-            f"its own ({side}){who}",
+            "out of bounds": f"{verb} {step.size} bytes at offset {first} of {name}, up to {distance} "
+            f"bytes {side}{who}",
         }[found.kind]
     )
 

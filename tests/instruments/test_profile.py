@@ -381,6 +381,17 @@ def test_the_command_without_permission(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert harness("profile", "tiled", "-a", "N=32", "--require-gpu").exit_code == 1
 
 
+def test_races_are_told_without_counters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tools, "find", lambda name: None)
+    marked = harness("profile", "tiled_no_sync", "-a", "N=32")
+    assert marked.exit_code == 0 and "FAILED as marked" in marked.output, marked.output
+    source = catalog.kernel("tiled_no_sync").path.read_text().splitlines(keepends=True)
+    path = tmp_path / "racy.cu"
+    path.write_text("".join(line for line in source if not line.startswith("// broken")))
+    result = harness("profile", str(path), "-a", "N=32")
+    assert result.exit_code == 1 and "hazard" in result.output and "FAILED" in result.output, result.output
+
+
 def test_a_gpu_without_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_driver.install(monkeypatch)
     monkeypatch.setattr(tools, "find", lambda name: None)

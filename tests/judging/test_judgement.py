@@ -77,6 +77,7 @@ def test_python_of_a_submission_is_not_executed(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(f"open({str(marker)!r}, 'w')\nclass P: pass\n")
     found = emulated(write(tmp_path, extra='problem = "own.py:P"'))
     assert found.status == REJECTED and "Python" in reason(found, "sealed")
+    assert "harness check" in reason(found, "sealed"), "what else there is to do"
     assert not marker.exists()
 
 

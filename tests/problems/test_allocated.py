@@ -227,7 +227,7 @@ int main(int argc, char** argv) {
     code, said = check(tmp_path, source)
     assert code == 0 and "-a labels=6" in said
     code, said = check(tmp_path, source.replace("labels[to[i]]", "labels[to[i] + 1]"))
-    assert code == 1 and "4 past what is its own" in said
+    assert code == 1 and "up to 4 bytes past the end" in said
 
 
 def test_a_pitch_that_the_host_is_given_leads_from_row_to_row() -> None:

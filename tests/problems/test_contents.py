@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp import calls
 from harness.kernels.cpp.host import values
@@ -110,3 +113,45 @@ def test_where_rows_begin(body: str, begins: bool) -> None:
 )
 def test_what_is_indexed_by_what_a_pointer_holds(body: str, found: set[str]) -> None:
     assert {*contents.into(body, "p", ["x", "y"])} == found
+
+
+@pytest.mark.parametrize(
+    ("body", "number"),
+    [
+        ("atomicAdd(&s[p[i]], 1);", 64),
+        ("s[(int)p[i * 2]] = 1;", 64),
+        ("int k = p[i], j = 0; s[k]++;", 64),
+        ("s[p[i]]++; r[p[i]]++;", 32),
+        ("int k = p[i] / 2; s[k]++;", None),
+        ("s[p[i] >> 24]++; s[p[i] & 255]++;", None),
+        ("s[q[i]]++;", None),
+        ("y[p[i]] = s[i];", None),
+        ("int k = p[i]; if (k < 65) s[k]++;", None),
+        ("int k = p[i]; if (n > 0 && 64 >= k) s[k]++;", None),
+        ("int k = p[i]; if (0 <= k) s[k]++;", None),
+        ("if (p[i] <= 64) s[p[i]]++;", None),
+    ],
+)
+def test_bins_of_a_block_have_room_for_what_a_pointer_holds(body: str, number: int | None) -> None:
+    assert contents.room(body, "p", {"s": 64, "r": 32}) == number
+
+
+@pytest.mark.parametrize(
+    ("sync", "guard", "said"),
+    [
+        ("__syncthreads();", "", "no reference"),
+        ("", "", "WAW hazard"),
+        ("__syncthreads();", "if (k < 99)", "out of bounds"),
+    ],
+)
+def test_a_histogram_in_shared_memory(tmp_path: Path, sync: str, guard: str, said: str) -> None:
+    path = tmp_path / "k.cu"
+    path.write_text(
+        "__global__ void k(const int* keys, int* bins, int n, int count) {\n"
+        "__shared__ int s[64]; int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        f"if (threadIdx.x < 64) s[threadIdx.x] = 0; {sync}\n"
+        f"if (i < n) {{ int k = keys[i]; {guard} atomicAdd(&s[k], 1); }} __syncthreads();\n"
+        "if (threadIdx.x < 64 && threadIdx.x < count) atomicAdd(&bins[threadIdx.x], s[threadIdx.x]); }\n"
+    )
+    output = CliRunner().invoke(main, ["check", str(path)]).output
+    assert said in output and ("out of bounds" in output) is bool(guard), output

@@ -186,9 +186,9 @@ ROWS = """__global__ void rows(Rows* rows, int n) {
     ("source", "place", "said"),
     [
         (BATCHED, "r * n + c", ""),
-        (BATCHED, "r * n + c + 1", "of A[0].each, 4 past what is its own"),
+        (BATCHED, "r * n + c + 1", "of A[0].each, up to 4 bytes past the end"),
         (ROWS, "i", ""),
-        (ROWS, "i + 1", "of rows[0].x, 4 past what is its own"),
+        (ROWS, "i + 1", "of rows[0].x, up to 4 bytes past the end"),
     ],
 )
 def test_pointers_that_pointers_lead_to(tmp_path: Path, source: str, place: str, said: str) -> None:
@@ -205,7 +205,7 @@ def test_a_table_may_be_written_to(tmp_path: Path) -> None:
       if (2 * i + 1 < n) { float* a = x[2 * i]; x[2 * i] = x[2 * i + 1]; x[2 * i + 1] = a; a[n - 1] = 1; }
     }"""
     assert check(tmp_path, source)[0] == 0
-    assert "of x[0].each, 4 past" in check(tmp_path, source.replace("n - 1]", "n]"))[1]
+    assert "of x[0].each, up to 4 bytes past" in check(tmp_path, source.replace("n - 1]", "n]"))[1]
 
 
 def test_a_fault_behind_many_pointers_is_one(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_fault_behind_many_pointers_is_one(tmp_path: Path) -> None:
     assert "more findings" not in output
 
 
-@pytest.mark.parametrize(("at", "said"), [("i", ""), ("i + 1", "of w, 4 past")])
+@pytest.mark.parametrize(("at", "said"), [("i", ""), ("i + 1", "of w, up to 4 bytes past")])
 def test_elements_that_are_unions(tmp_path: Path, at: str, said: str) -> None:
     source = """__global__ void k(Word* w, int n) {
       int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -240,8 +240,8 @@ __global__ void turned(const View<float> from, View<float> to, Rows rows, int w,
     ("place", "more", "said"),
     [
         ("y * w + x", [], ""),
-        ("y * w + x + 1", [], "of rows.x, 4 past what is its own"),
-        ("y * w + x", ["-a", "from.data=4000"], "of from.data, 4 past what is its own"),
+        ("y * w + x + 1", [], "of rows.x, up to 4 bytes past the end"),
+        ("y * w + x", ["-a", "from.data=4000"], "of from.data, up to 4 bytes past the end"),
     ],
 )
 def test_what_lies_behind_the_pointers_of_a_struct_is_checked(

@@ -138,3 +138,10 @@ def test_templates_are_listed() -> None:
     result = CliRunner().invoke(main, ["new"])
     assert result.exit_code == 0 and "softmax/03_warp" in result.output
     assert max(map(len, result.output.splitlines())) < 100
+
+
+def test_a_missing_pytest_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, said in ((True, False), (False, True)):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, found=found: found or None)
+        result = CliRunner().invoke(main, ["new", "mine", "-o", str(tmp_path / str(found))])
+        assert result.exit_code == 0 and ("pip install pytest" in result.output) is said

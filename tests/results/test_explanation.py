@@ -23,7 +23,7 @@ def test_it_has_the_numbers_above_it_and_no_others() -> None:
     result = harness("explain", "coalesced", "tiled", "-a", "N=64", *files)
     assert result.exit_code == 0, result.output
     said = result.output.strip().split("\n\n")[-1]
-    assert said.startswith("03_tiled TILE=16 takes 2,048 shared bytes for 0")
+    assert said.startswith("03_tiled TILE=16 takes 2,048 shared bytes instead of 0")
     assert "1.45 (1.45 to 1.45) times as fast at 4096 on NVIDIA H200" in said and "MIO-queue-bound" in said
     assert unfounded(result.output) == set()
     assert unfounded(result.output.replace("times the sectors", "times the 7.77 sectors")) == {"7.77"}
@@ -51,7 +51,7 @@ def test_what_went_away_and_what_appeared_is_told() -> None:
     assert "has no conflicts any more and barriers where there were none" in said
     assert "sectors" not in said, "one per cent is not worth a word"
     assert "asks for the same memory" in conclude(figures=({"sectors": 1.0}, {"sectors": 1.0}))
-    assert "40 registers for 32" in conclude(code={"registers": (32, 40), "spills": (None, 4)})
+    assert "40 registers instead of 32" in conclude(code={"registers": (32, 40), "spills": (None, 4)})
 
 
 def test_what_neither_kernel_has_is_no_row() -> None:

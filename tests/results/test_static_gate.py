@@ -187,6 +187,11 @@ def test_a_kernel_in_place_of_a_revision_is_told_the_option(repository: Path) ->
         assert found.exit_code == 2 and "harness compare HEAD --kernel mine.cu" in found.output, found.output
 
 
+def test_two_kernel_files_are_told_what_compares_them(repository: Path) -> None:
+    found = harness("compare", "k/mine.cu", "k/other.cu")
+    assert found.exit_code == 2 and "harness sass k/mine.cu --diff k/other.cu" in found.output, found.output
+
+
 @pytest.mark.slow
 def test_what_is_no_revision_is_told(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

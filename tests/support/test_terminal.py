@@ -75,6 +75,14 @@ def test_lines_break_at_spaces_and_go_on_indented() -> None:
 
 
 @pytest.mark.usefixtures("eighty")
+def test_the_index_of_a_thread_is_not_broken() -> None:
+    for before in range(50, 80):
+        said = terminal.fill("x" * before + ": thread (12, 0, 0) of block (3, 2, 1)")
+        assert "(12, 0, 0)" in said and "(3, 2, 1)" in said and "\0" not in said
+        assert max(map(len, said.splitlines())) <= max(80, before + 1)
+
+
+@pytest.mark.usefixtures("eighty")
 def test_cells_are_broken_and_lose_nothing() -> None:
     rows = [[f"{LONG}", "1,234", "it is said in many words " * 4, "5%"], ["a b", "2", "so", "6%"]]
     text = tables.plain_table(rows, ["metric", "value", "what is said", "share"])

@@ -116,6 +116,11 @@ def _revisions(
     from harness.results.gates import revisions
 
     target = options.one_arch(arch, None)
+    if candidate is not None and all(Path(word).suffix in (".cu", ".ptx") for word in (reference, candidate)):
+        raise UsageError(
+            "two kernel files are neither revisions nor result files",
+            hint=f"harness sass {reference} --diff {candidate}, or harness explain {reference} {candidate}",
+        )
     for revision in (reference, *([candidate] if candidate is not None else [])):
         revisions.commit(revision)  # what names none is told before anything is compiled
     if not patterns:

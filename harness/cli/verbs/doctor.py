@@ -10,6 +10,8 @@ import click
 
 from harness.errors import HarnessError
 
+_NO_GPU = "nothing is timed; compiling, inspecting and the emulator work"
+
 Check = tuple[str, Callable[[], str], str]  # name, function that finds it, what its absence means
 
 
@@ -19,8 +21,8 @@ def command() -> None:
     from tabulate import tabulate
 
     checks: list[Check] = [
-        ("driver", _driver, "nothing can be run; compiling and inspecting works"),
-        ("GPU", _gpus, "nothing can be run; compiling and inspecting works"),
+        ("driver", _driver, _NO_GPU),
+        ("GPU", _gpus, _NO_GPU),
         ("cuda-bindings", lambda: _package("cuda-bindings"), "no compiling, no running"),
         ("NVRTC", lambda: _compiler("cuda"), "nothing can be compiled"),
         ("nvJitLink", lambda: _compiler("ptx"), "PTX kernels cannot be assembled"),

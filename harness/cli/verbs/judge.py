@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 @click.command(name="judge")
 @click.argument("kernels", metavar="KERNEL...", nargs=-1, required=True)
-@click.option("--problem", default="gemm", show_default=True, metavar="NAME", help="What it has to compute.")
+@click.option(
+    "--problem",
+    default="gemm",
+    show_default=True,
+    metavar="NAME",
+    help="What it has to compute: gemm, copy, fma or mma.",
+)
 @click.option("--dtype", default="fp32", show_default=True, metavar="TYPE", help="Element type of a gemm.")
 @click.option(
     "--ref", metavar="KERNEL", help="Time it in turn with this kernel, which is trusted, not with cuBLAS."

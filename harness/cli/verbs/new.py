@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -76,6 +77,8 @@ def command(name: str | None, template: str | None, output: Path, style: str | N
     source, _, test = written
     click.echo(terminal.fill(f"wrote {', '.join(map(str, written))}, from the template {chosen}"))
     click.echo(f"next: harness check {source}; pytest {test}")
+    if importlib.util.find_spec("pytest") is None:
+        click.echo("pytest is not installed beside harness: pip install pytest, then python -m pytest")
 
 
 def _templates() -> dict[str, Path]:

@@ -212,6 +212,7 @@ def _without(
     from harness.bench import emulation
     from harness.cli.views import emulated, machine_code
     from harness.launch import builds
+    from harness.results import encode
     from harness.sass.code import Code
 
     click.echo(f"no counters: {reason}\n{_HOW}\n")
@@ -220,9 +221,7 @@ def _without(
         built, skipped = builds.build_all(variants, target, options.open_cache(), step, depth="live")
         points = options.points([v.kernel for v in variants], axis, "verify_axes")
         small = {cls: listed if axis else listed[:1] for cls, listed in points.items()}
-        rows, fault = running.collect(
-            emulation.rows(built, small, emulation.Options(seed=seed, check=False), step)
-        )
+        rows, fault = running.collect(emulation.rows(built, small, emulation.Options(seed=seed), step))
     unwritten = publishing.Wanted(html_file=html_file).write(rows, [], skipped)
     fault = fault or unwritten
     codes = [Code.of(b.cubin, b.sass) for b in built if b.sass is not None]
@@ -234,8 +233,9 @@ def _without(
     emulated.print_rows(rows, style)
     running.name_shapes(small)
     click.echo(emulated.NOTE)
-    running.explain([], skipped)
-    running.finish([], skipped, fault)
+    records = [encode.emulated_record(row) for row in rows]
+    running.explain(records, skipped)
+    running.finish(records, skipped, fault)
 
 
 _HOW = (

@@ -38,7 +38,7 @@ def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
     without = [f"--{name}" for name in ("ref", "cublaslt", "alone", "isolate") if given[name]]
     without += ["--rounds"] if given["rounds"] > 1 else []
     if without:
-        click.echo(terminal.fill(f"nothing is timed here: without {', '.join(without)}"), err=err)
+        click.echo(terminal.fill(f"nothing is timed here: {', '.join(without)} had no effect"), err=err)
 
 
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
@@ -245,6 +245,7 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
     """Print counts of one row by source line, with those of `compiled`, the row in the machine code's
     widths.
     """
+    from harness.problems.protocol import unverified
     from harness.results import tables
 
     if row.emulation is None or row.built is None:
@@ -272,10 +273,11 @@ def print_lines(row: Measurement, compiled: Measurement, style: str | None) -> N
     if compiled.emulation is None:
         click.echo(f"as compiled: {compiled.detail}")
     total = row.emulation.total
+    least = f"; the least for this problem is {tables.si(row.problem.bytes)}B"
     said = (
         f"global: {tables.si(total.global_bytes)}B asked for in {tables.si(32 * total.sectors)}B of sectors, "
-        f"{tables.ratio(total.intensity)} FLOP/B; the least for this problem is "
-        f"{tables.si(row.problem.bytes)}B\nshared: {tables.si(total.shared_bytes)}B, "
+        f"{tables.ratio(total.intensity)} FLOP/B{least * (not unverified(row.problem))}\n"
+        f"shared: {tables.si(total.shared_bytes)}B, "
         f"{tables.ratio(total.flops / total.shared_bytes if total.shared_bytes else None)} FLOP/B"
     )
     click.echo(terminal.fill(said))

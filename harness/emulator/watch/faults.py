@@ -52,7 +52,7 @@ def outside(
         verb = "writes" if _writes(ins, space) else "reads"
         side = "before the start" if offset < 0 else "past the end"
         message = (
-            f"{verb} {size} bytes at offset {offset} of {variable}, {distance} past what is its own ({side})"
+            f"{verb} {size} bytes at offset {offset} of {variable}, up to {distance} bytes {side}"
             if distance < FAR
             else f"{verb} {size} bytes far from all memory ({variable} is nearest, {distance:,} bytes away): "
             "the address may come from what nothing has written, or be one of the host's"

@@ -223,7 +223,7 @@ class Parameters:
         for axis, names in ((axis, n) for axis, n in operands.items() if axis not in self.constants):
             held, first = self.holds[axis], self.holds[axis].counts
             into = (self.several[n].number(sizes) if n in self.several else sizes[n] for n in held.into)
-            most = min([least, *into])
+            most = min([least, *into, *([held.room] if held.room is not None else [])])
             for name in names:
                 x = elements.contents(rng, self.types[axis], sizes[axis], most)
                 if held.targets and x.dtype.kind in "iu" and x.ndim == 1:  # no two the same

@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from harness.kernels import text
+from harness.kernels.cpp import extents
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.cpp.source import inlined
 
@@ -27,13 +28,14 @@ _WIDEST = 16  # columns
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """The findings of `begins`, `counts`, `targets` and `into` for a parameter."""
+    """The findings of `begins`, `counts`, `targets`, `into`, `summed` and `room` for a parameter."""
 
     begins: bool = False
     counts: int | None = None
     targets: bool = False
     into: frozenset[str] = frozenset()
     summed: bool = False
+    room: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ def of(body: str, name: str, values: Values, source: str = "", others: Sequence[
         targets=targets(body, name),
         into=frozenset(into(body, name, others)),
         summed=summed(body, name),
+        room=room(body, name, dict(extents.shared(body, values))),
     )
 
 
@@ -157,6 +160,22 @@ def into(body: str, pointer: str, others: Sequence[str]) -> Iterator[str]:
             if re.search(found, body[at.end() : max(at.end(), closed)]):
                 yield other
                 break
+
+
+def room(body: str, pointer: str, arrays: Mapping[str, int]) -> int | None:
+    """Return the least length of those of `arrays` of which a pointer holds indices; None without any.
+
+    So it is with the bins of a block, ``atomicAdd(&bins[keys[i]], 1)`` or ``int k = keys[i]; bins[k]``.
+    Numbers from which an index is computed, ``bins[keys[i] >> 24]``, are as large as ever, and so are those
+    that the body compares with something.
+    """
+    read = rf"(?:\(\s*\w+\s*\)\s*)?{re.escape(pointer)}\s*\[[^][]*\]\s*"
+    names = [name for name, value in _ASSIGNED.findall(body) if re.match(rf"\s*{read}(?:,|\Z)", value)]
+    index = "|".join([read, *map(re.escape, dict.fromkeys(names))])
+    if re.search(rf"\b(?:{index})\s*[<>](?!>)|(?<![<>-])[<>]=?\s*(?:{index})(?!\w)", body):
+        return None
+    found = (n for name, n in arrays.items() if re.search(rf"\b{name}\s*\[\s*(?:{index})\s*\]", body))
+    return min(found, default=None)
 
 
 def targets(body: str, pointer: str) -> bool:

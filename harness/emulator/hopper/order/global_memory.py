@@ -181,8 +181,8 @@ class GlobalMemory:
             return Finding(
                 kind="missing proxy fence",
                 message=f"{access.name} at offset {offset}: a thread writes it, then TMA {said} it; they are "
-                "ordered, but through different proxies: fence.proxy.async between them, in the thread that "
-                f"writes or in the one that begins the copy, would complete that: block {index}",
+                "ordered, but through different proxies: fence.proxy.async is missing between them, in the "
+                f"thread that writes or in the one that begins the copy: block {index}",
                 sources=(site.source, ins.source),
                 variable=access.name,
                 offset=offset,

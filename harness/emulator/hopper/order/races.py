@@ -333,8 +333,8 @@ def _edge(site: Instruction, earlier: Earlier, ins: Instruction) -> str:
         )
     if earlier.unfenced:
         return (
-            "they are ordered, but through different proxies: fence.proxy.async by the thread that made the "
-            "first, before what orders them, would complete that"
+            "they are ordered, but through different proxies: the thread that made the first access needs "
+            "fence.proxy.async after it and before the barrier or arrival that orders the two"
         )
     words = _words(site)
     if words == "the wgmma":

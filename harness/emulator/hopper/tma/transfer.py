@@ -188,7 +188,8 @@ class Transfer:
     def _outside(self, verb: str, far: int, size: int) -> None:
         """Report that the copy goes past what it copies from, or to, with the `size` bytes at `far`."""
         variable, offset, distance = named(self.group, "global", far, size)
-        where = f"at offset {offset} of {variable}, {distance} past what is its own"
+        side = "before the start" if offset < 0 else "past the end"
+        where = f"at offset {offset} of {variable}, up to {distance} bytes {side}"
         if distance >= FAR:
             where = f"that lie in no buffer ({variable} is nearest)"
         misuse(self.group, self.ins, f"{verb} {size} bytes {where}", kind="out of bounds")
