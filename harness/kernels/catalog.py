@@ -132,9 +132,8 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
 
     The entry may have template arguments. Raises UsageError for one that a text does not have.
     """
-    found = list(kernels)
-    if entry is not None:
-        found = [_with_entry(k, entry) for k in {k.path: k for k in kernels}.values()]
+    each = {k.path: k for k in kernels}.values()
+    found = list(kernels) if entry is None else [_with_entry(k, entry) for k in each]
     folders = tuple(str(Path(folder).absolute()) for folder in include)
     if not folders:
         return found
