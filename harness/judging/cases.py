@@ -28,8 +28,8 @@ Range = tuple[int, int]
 class Kind:
     """A kind of size: the range of each axis, and whether matrices lie in wider ones.
 
-    `scaled` has alpha and beta: any, "one" of them 1 or -1, "large" ones, alpha that is "zero". All sizes are
-    multiples of `step`. One that is `late` is tried last, and if it is padded, in much wider matrices.
+    `scaled` has alpha and beta: any, "alpha" or "beta" 1, "large" ones, alpha "zero". All sizes are multiples
+    of `step`. One that is `late` is tried last, and if it is padded, in much wider matrices.
     """
 
     name: str
@@ -58,8 +58,8 @@ def kinds(variant: Variant, *, large: bool) -> tuple[Kind, ...]:
         Kind(name="scaled and padded", m=(3, m), n=(3, n), k=(3, k), padded=True, scaled="any"),
         Kind(name="tiny", m=(1, 5), n=(1, 5), k=(1, 5)),
         Kind(name="a long sum", m=(2, 40), n=(2, 40), k=(deep // 2, deep), odd=True),
-        Kind(name="one row", m=(1, 1), n=(2, 2 * n), k=(2, k), padded=True),
-        Kind(name="one column", m=(2, 2 * m), n=(1, 1), k=(2, k), scaled="one"),
+        Kind(name="one row", m=(1, 1), n=(2, 2 * n), k=(2, k), padded=True, scaled="alpha"),
+        Kind(name="one column", m=(2, 2 * m), n=(1, 1), k=(2, k), scaled="beta"),
         Kind(name="padded", m=(3, m), n=(3, n), k=(3, k), padded=True),
         Kind(name="whole tiles", m=whole, n=whole, k=whole, step=128, late=True),
         Kind(name="no product", m=(2, 40), n=(2, 40), k=(2, 40), scaled="zero", late=True),
@@ -132,10 +132,9 @@ def _scalars(rng: np.random.Generator, which: str) -> tuple[float, float]:
     """Draw alpha and beta, which are float32 without a pattern; beta is not 0."""
     low, high = (50, 2000) if which == "large" else (0.01, 2)
     alpha, beta = (float(np.float32(rng.uniform(low, high) * rng.choice((-1, 1)))) for _ in range(2))
-    if which != "one":
-        return 0.0 if which == "zero" else alpha, beta
-    one = float(rng.choice((-1, 1, 1)))
-    return (one, beta) if rng.random() < 0.3 else (alpha, one)
+    if which in ("alpha", "beta"):
+        return (1.0, beta) if which == "alpha" else (alpha, 1.0)
+    return 0.0 if which == "zero" else alpha, beta
 
 
 def sequence_size(
