@@ -47,6 +47,7 @@ from harness.support.processes import ENDED, cores, free_memory, outcome, proces
 
 __all__ = [
     "BUDGET",
+    "MATRIX",
     "SMS",
     "Memory",
     "Options",
@@ -59,7 +60,7 @@ __all__ = [
 
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _OTHER = {"lockstep": "warp-serial", "early": "late", "late": "early"}  # lockstep for all others
-_MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
+MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
 # Peaks of memory, measured at products and copies: of the process, and of each byte of inputs and outputs.
 _PROCESS, _OF_INPUTS, _OF_OUTPUTS = 0.15 * 2**30, 3.2, 16
 
@@ -290,7 +291,7 @@ def _bits(problem: Problem, arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 def matrix_instructions(counts: Iterable[Counts]) -> tuple[int, int]:
     """Return how often threads executed matrix instructions in all, and how many of these none executed."""
-    found = [c.executions for c in counts if c.opcode.startswith(_MATRIX)]
+    found = [c.executions for c in counts if c.opcode.startswith(MATRIX)]
     return sum(found), found.count(0)
 
 

@@ -2,7 +2,7 @@
 
 A kernel that knows the sizes of `harness verify` is not tried at these. The sizes are of the kinds at which
 kernels go wrong: tiny, a single row or column, ragged, in wide matrices (padded leading dimensions), with
-alpha and beta, aligned, with a long sum.
+alpha and beta, aligned, with a long sum, tall, wide, of many elements.
 """
 
 from __future__ import annotations
@@ -26,15 +26,21 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of size: the range of each axis, and whether matrices lie in wider ones, and alpha and beta."""
+    """A kind of size: the range of each axis, and whether matrices lie in wider ones.
+
+    `scaled` has alpha and beta: any, "alpha" or "beta" 1, "large" ones, alpha "zero". All sizes are multiples
+    of `step`. One that is `late` is tried last, and if it is padded, in much wider matrices.
+    """
 
     name: str
     m: Range
     n: Range
     k: Range
     padded: bool = False
-    scaled: bool = False
+    scaled: str = ""
     odd: bool = False
+    step: int = 0
+    late: bool = False
 
 
 def kinds(variant: Variant, *, large: bool) -> tuple[Kind, ...]:
@@ -44,16 +50,32 @@ def kinds(variant: Variant, *, large: bool) -> tuple[Kind, ...]:
     """
     rows, columns = (*variant.tile, 1, 1)[:2]
     m, n = (700, 700) if large else (min(2 * rows + 5, 150), min(2 * columns + 5, 150))
-    k, deep = (900, 20_000) if large else (90, 1500)
+    k, deep, deepest, long = (900, 20_000, 20_000, 16_000) if large else (90, 1500, 5000, 2500)
+    many, whole = ((700, 1500), (256, 1024)) if large else ((180, 260), (128, 128))
     some = Kind(name="ragged", m=(m // 2, m), n=(n // 2, n), k=(k // 2, k), odd=True)
     return (
         some,
-        Kind(name="scaled and padded", m=(3, m), n=(3, n), k=(3, k), padded=True, scaled=True),
+        Kind(name="scaled and padded", m=(3, m), n=(3, n), k=(3, k), padded=True, scaled="any"),
         Kind(name="tiny", m=(1, 5), n=(1, 5), k=(1, 5)),
         Kind(name="a long sum", m=(2, 40), n=(2, 40), k=(deep // 2, deep), odd=True),
-        Kind(name="one row", m=(1, 1), n=(2, 2 * n), k=(2, k), padded=True),
-        Kind(name="one column", m=(2, 2 * m), n=(1, 1), k=(2, k), scaled=True),
+        Kind(name="one row", m=(1, 1), n=(2, 2 * n), k=(2, k), padded=True, scaled="alpha"),
+        Kind(name="one column", m=(2, 2 * m), n=(1, 1), k=(2, k), scaled="beta"),
         Kind(name="padded", m=(3, m), n=(3, n), k=(3, k), padded=True),
+        Kind(name="whole tiles", m=whole, n=whole, k=whole, step=128, late=True),
+        Kind(name="no product", m=(2, 40), n=(2, 40), k=(2, 40), scaled="zero", late=True),
+        Kind(name="large scalars", m=(2, 40), n=(2, 40), k=(2, 40), scaled="large", late=True),
+        Kind(name="a very long sum", m=(1, 3), n=(1, 3), k=(deepest // 2, deepest), odd=True, late=True),
+        Kind(name="tall", m=(long // 4, long), n=(1, 4), k=(5, 20), padded=True, late=True),
+        Kind(name="wide", m=(1, 4), n=(long // 4, long), k=(5, 20), padded=True, late=True),
+        Kind(
+            name="many elements",
+            m=many,
+            n=many,
+            k=(200, 500) if large else (2, 12),
+            scaled="any",
+            odd=True,
+            late=True,
+        ),
     )
 
 
@@ -74,13 +96,22 @@ def drawn(
     return None
 
 
+def takes(variant: Variant, problem: Problem, sms: int) -> bool:
+    """Return True if the kernel takes this size."""
+    try:
+        grid(variant, problem, sms=sms)
+    except HarnessError:
+        return False
+    return True
+
+
 def _axes(rng: np.random.Generator, cls: type[Problem], kind: Kind, *, plain: bool) -> dict[str, int | float]:
     """Draw the axes of one problem; a `plain` size has neither padding nor scalars, for some kernels
     take no other. Of an `odd` kind all sizes are odd, unless it is plain.
     """
 
     def size(low: int, high: int) -> int:
-        step, low = int(rng.choice(_STEPS)), min(low, high)
+        step, low = kind.step or int(rng.choice(_STEPS)), min(low, high)
         return int(np.clip(step * round(rng.uniform(low, high) / step), max(1, low), max(high, step)))
 
     if not issubclass(cls, Gemm):
@@ -91,10 +122,19 @@ def _axes(rng: np.random.Generator, cls: type[Problem], kind: Kind, *, plain: bo
         found = {name: int(value) | 1 for name, value in found.items()}
     if kind.padded and not plain:
         for name, least in (("lda", "K"), ("ldb", "N"), ("ldc", "N")):
-            found[name] = int(found[least]) + size(1, 24)
+            found[name] = int(found[least]) + (size(50, 400) if kind.late else size(1, 24))
     if kind.scaled and not plain:
-        found["alpha"], found["beta"] = (round(float(rng.uniform(-2, 2)), 2) or 0.5 for _ in range(2))
+        found["alpha"], found["beta"] = _scalars(rng, kind.scaled)
     return found
+
+
+def _scalars(rng: np.random.Generator, which: str) -> tuple[float, float]:
+    """Draw alpha and beta, which are float32 without a pattern; beta is not 0."""
+    low, high = (50, 2000) if which == "large" else (0.01, 2)
+    alpha, beta = (float(np.float32(rng.uniform(low, high) * rng.choice((-1, 1)))) for _ in range(2))
+    if which in ("alpha", "beta"):
+        return (1.0, beta) if which == "alpha" else (alpha, 1.0)
+    return 0.0 if which == "zero" else alpha, beta
 
 
 def sequence_size(

@@ -8,7 +8,8 @@ module anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,6 +33,7 @@ _ALIGN = 256  # bytes, as cuMemAlloc aligns
 _ORDERS = ("lockstep", "warp-serial", "backward")  # schedules of repeats in the emulator, in turn
 _BUDGET = 400_000  # instructions of a batch of blocks in the emulator: some seconds
 MOST_WORKSPACE = 1 << 30  # bytes
+_SHAPE = re.compile(r"\.m(\d+)n(\d+)k(\d+)\b")  # of a matrix instruction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,20 @@ class OnGpu(Closing):
             self._module.close()
         self._memory = self._module = None
         self._owned.close()
+
+
+def matrix_products(counts: Iterable[Counts]) -> float:
+    """Return how many products of elements the executed matrix instructions make.
+
+    Infinite where some make a number that their names do not tell.
+    """
+    total = 0.0
+    for one in counts:
+        if one.opcode.startswith(emulation.MATRIX) and one.executions:
+            shape = _SHAPE.search(one.opcode)
+            share = 4 if one.opcode.startswith("wgmma") else 1  # each of the four warps counts
+            total += one.products * math.prod(map(int, shape.groups())) / share if shape else math.inf
+    return total
 
 
 def _workspace(built: Built, problem: Problem, sms: int) -> int:

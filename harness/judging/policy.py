@@ -30,11 +30,12 @@ def _rule(check: str, outcome: str, pattern: str, why: str) -> Rule:
 
 # 0x14f0... is how CUTLASS writes the policy evict_last; a policy that is a number cannot be read otherwise.
 _EVICT_LAST = 0x14F0000000000000
+_HARMLESS = {str(0x12F0 << 48), str(0x1000 << 48), "0x12F0000000000000", "0x1000000000000000"}
 RULES = (
     _rule(
         "clocks",
         FAILED,
-        r"%(?:globaltimer(?:_lo|_hi)?|clock(?:64|_hi)?|gridid|pm\d+(?:_64)?)\b",
+        r"%(?:globaltimer(?:_lo|_hi)?|clock(?:64|_hi)?|gridid|current_graph_exec|pm\d+(?:_64)?)\b",
         "reads {}: work that depends on it cannot be verified",
     ),
     _rule(
@@ -53,9 +54,14 @@ RULES = (
     _rule("odd instructions", WARNING, r"^\s*(?:@\S+\s+)?(?:trap|brkpt|pmevent)\b", "has {}"),
     _rule("odd instructions", WARNING, r"\bvprintf\b", "prints ({})"),
     _rule("odd instructions", WARNING, r"\bprefetchu?\.|\bcp\.async\.bulk\.prefetch\b", "has {}"),
-    _rule("odd instructions", WARNING, r"%(?:smid|nsmid|envreg\d+)\b", "reads {}"),
+    _rule("odd instructions", WARNING, r"\bdiscard\.(?:global\.)?L2\b", "has {}"),
+    _rule("odd instructions", WARNING, r"%(?:n?smid|n?warpid|total_smem_size|envreg\d+)\b", "reads {}"),
 )
-_LINE = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)")
+_LINE = re.compile(
+    r"^\s*\.loc\s+\d+\s+(\d+)(?:\s+\d+)?(?:\s*,\s*function_name\s+[^,;%]*,\s*inlined_at(?:\s+\d+){3})?"
+)
+_COMMENT = re.compile(r'("[^"\n]*")|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)  # the first to begin hides others
+_JOINED = re.compile(r"(?<=,)\s*\n|\n\s*(?=[%\[\],])")
 _GLOBAL = re.compile(
     r"^\s*(?:\.visible\s+|\.extern\s+|\.weak\s+)?\.global\s[^;=]*?([\w$]+)\s*(?:\[[^;]*)?(?:=|;)"
 )
@@ -65,6 +71,8 @@ _WORDS = re.compile(r"[%$\w]+")
 _LABEL = re.compile(r"^\s*([$\w]+):")
 _BRANCH = re.compile(r"^\s*(?:@\S+\s+)?bra(?:\.uni)?\s+([$\w]+)")
 _WATCHES = re.compile(r"\b(?:ld\.(?:volatile|relaxed|acquire)|atom)\.(?!\S*(?:local|shared))\S+")
+_HINTED = re.compile(r"\.L2::cache_hint\b.*[,\s]([%\w]+)\s*$")
+_MADE = re.compile(r"^\s*(?:@\S+\s+)?(createpolicy|mov|selp)\.")
 _SPIN = 24  # statements of a loop that does little but look at memory
 
 
@@ -86,6 +94,10 @@ def check(ptx: str, allowed: Collection[str] = ()) -> Iterator[Check]:
                 found.setdefault(rule.check, []).append((rule.outcome, f"{what}{where}"))
     for name in _written(ptx):
         found.setdefault("state", []).append((WARNING, f"writes {name}, a variable of the module"))
+    for register in _policies(ptx):
+        found.setdefault("L2 persistence", []).append(
+            (FAILED, f"has the policy {register}, which may be any")
+        )
     for loop in _spins(ptx):
         found.setdefault("waiting", []).append((WARNING, f"spins on {loop}"))
     for name in (name for name, (places, _) in CHECKS.items() if name in _OURS and STATIC in places):
@@ -101,9 +113,14 @@ _OURS = frozenset(rule.check for rule in RULES) | {"state"}
 
 
 def _statements(ptx: str) -> Iterator[str]:
-    """Yield the lines of the PTX without comments; a line may hold several statements of inline asm."""
-    for raw in re.sub(r"/\*.*?\*/", " ", ptx, flags=re.DOTALL).splitlines():
-        yield from raw.partition("//")[0].split(";") if ".loc" not in raw else [raw]
+    """Yield the lines of the PTX without comments; a line may hold several statements of inline asm, and a
+    statement that goes on in another line is joined.
+    """
+    for raw in _JOINED.sub(" ", _COMMENT.sub(lambda found: found[1] or " ", ptx)).splitlines():
+        at = _LINE.match(raw)
+        if at:
+            yield at[0]
+        yield from raw[at.end() if at else 0 :].split(";")
 
 
 def _written(ptx: str) -> list[str]:
@@ -126,6 +143,35 @@ def _written(ptx: str) -> list[str]:
         if any(tainted & set(_WORDS.findall(target)) for target in targets):
             written.append(name)
     return written
+
+
+def _policies(ptx: str) -> list[str]:
+    """Return policies of L2 that are neither made by `createpolicy` nor the numbers of harmless ones.
+
+    These may be moved, and chosen among several; what is computed may be any policy.
+    """
+    statements = list(_statements(ptx))
+    hinted = dict.fromkeys(m[1] for m in map(_HINTED.search, statements) if m)
+    todo = [name for name in hinted if name not in _HARMLESS]
+    if not todo:
+        return []
+    defines: dict[str, list[tuple[str, str]]] = {}
+    for text in statements:
+        if (defined := _DEFINES.match(text)) and not text.lstrip().startswith(("st.", "red.")):
+            defines.setdefault(defined[1], []).append((text, defined[2]))
+    seen, computed = set(todo), []
+    while todo:
+        register = todo.pop()
+        made = [(_MADE.match(text), used) for text, used in defines.get(register, ())]
+        if not made or any(how is None for how, _ in made):
+            computed.append(register)
+            continue
+        moved = [used for how, used in made if how and how[1] != "createpolicy"]
+        further = {name for used in moved for name in _WORDS.findall(used)[:2]} - seen
+        seen |= further
+        todo += (name for name in further if name.startswith("%"))
+        computed += (name for name in further if not name.startswith("%") and name not in _HARMLESS)
+    return computed
 
 
 def _spins(ptx: str) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -21,13 +21,14 @@ from harness.kernels.spec import Kernel
 MOST_BYTES = 4 << 20  # of the kernel and its headers together
 MOST_FILES = 64
 _SUFFIXES = (".cu", ".ptx")
-_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t]*\r?\n")
-_BLANK = r"(?:[ \t\f\v]|/\*.*?\*/)*"
+_SPLICE = re.compile(r"(?:\\|\?\?/)[ \t\f\v]*+\n")
+_BLANK = r"[ \t\f\v]*+"  # no comments: to look for their ends may take for ever
 _DIRECTIVE = re.compile(
-    rf"(?:\#|%:|\?\?=){_BLANK}(?P<word>include_next|include|import|embed)\b{_BLANK}(?P<operand>[^\n]*)",
-    re.DOTALL,
+    rf"(?:\#|%:|\?\?=){_BLANK}"
+    rf"(?:(?P<word>include_next|include|import|embed)\b{_BLANK}(?P<operand>[^\n]*)|(?P<comment>/\*))"
 )
 _LITERAL = re.compile(r'"(?P<quoted>[^"\n]+)"|<(?P<angled>[^>\n]+)>')
+_MOST_FRONT = 1 << 16  # characters of front matter
 _FOLDERS = re.compile(r"^include\s*=\s*\[([^\]]*)\]", re.MULTILINE)  # in front matter
 _STRING = re.compile(r"\"([^\"\\\n]*)\"|'([^'\n]*)'")
 # Options of NVRTC that change code and nothing else: no file is read or written, no thread is started. Macros
@@ -39,6 +40,14 @@ _OPTION = re.compile(
     r"|-D[A-Za-z_]\w*(=[\w.()+*-]*)?",
     re.ASCII,
 )
+# What tells code where or when it is compiled: here it could be another than the code that is used later.
+# `assert` calls the last two with the file's path.
+_PLACES = (
+    "__FILE__", "__BASE_FILE__", "__FILE_NAME__", "__DATE__", "__TIME__", "__TIMESTAMP__", "__builtin_FILE",
+    "__builtin_FILE_NAME", "__builtin_source_location", "source_location", "__assert_fail", "__assertfail",
+)  # fmt: skip
+_PASTES = re.compile(r"##|%:%:|\?\?=\?\?=")
+_WORD = re.compile(r"\w+", re.ASCII)
 _PROBES = re.compile(r"\b__has_(?:include|include_next|embed)\b|\.incbin\b|\.include\b")
 
 
@@ -83,18 +92,29 @@ def read(path: Path) -> Submission:
             raise UsageError("no such file" if not path.exists() else "not a regular file", where=str(path))
         if not path.resolve().is_relative_to(folder):
             raise SpecError("a link that leaves its folder", where=str(path))
-        return Submission(name=path.name, files=dict(_closure(folder, path.name)))
+        found = Submission(name=path.name, files=dict(_closure(folder, path.name)))
+        _look_for_places(found)
+        return found
     except (OSError, ValueError) as e:
         raise UsageError(f"cannot be read: {e}", where=str(path)) from None
 
 
 def check(kernel: Kernel) -> None:
-    """Raise SpecError for an `include` outside the kernel's folder, and for `options` that may do harm."""
+    """Raise SpecError for an `include` outside the kernel's folder, or of headers that were not copied, and
+    for `options` that may do harm.
+    """
+    copied = _folders(kernel.source)
     for folder in kernel.include:
         if _leaves(PurePosixPath(folder)):
             raise SpecError(f"include = [{folder!r}], outside its folder", where=kernel.path.name)
+        if PurePosixPath(folder) not in copied:
+            raise SpecError(
+                f"include = [{folder!r}] was not seen",
+                where=kernel.path.name,
+                hint='write it as a list of plain strings: include = ["headers"]',
+            )
     for option in kernel.options:
-        if not _OPTION.fullmatch(option):
+        if not _OPTION.fullmatch(option) or option not in kernel.source:  # which was looked through
             raise SpecError(
                 f"options: {option!r} is not for submissions",
                 where=kernel.path.name,
@@ -112,7 +132,10 @@ def _folders(text: str) -> list[PurePosixPath]:
 
     What is written in another way than a list of plain strings is not seen, and its headers are not copied.
     """
-    comment = "\n".join(line.removeprefix("//").strip() for line in text.splitlines() if line[:2] == "//")
+    lines = [line.removeprefix("//").strip() for line in text.splitlines() if line[:2] == "//"]
+    if "/// kernel" not in lines:
+        return []
+    comment = "\n".join(lines[lines.index("/// kernel") :])[:_MOST_FRONT]
     listed = _STRING.findall(found[1]) if (found := _FOLDERS.search(comment)) else []
     return [path for path in (PurePosixPath(a or b) for a, b in listed) if not _leaves(path)]
 
@@ -146,11 +169,13 @@ def _included(
 
     Raises SpecError for one that could be outside.
     """
-    text = _SPLICE.sub("", text)
+    text = _spliced(text)
     if probe := _PROBES.search(text):
         raise SpecError(f"{probe[0]}: it looks at files", where=_place(name, text, probe.start()))
     for found in _DIRECTIVE.finditer(text):
         where = _place(name, text, found.start())
+        if found["comment"]:
+            raise SpecError("a comment within a directive", where=where)
         literal = _LITERAL.match(found["operand"])
         if found["word"] == "embed" or not literal:
             what = "embeds a file" if found["word"] == "embed" else "includes by a macro, or in a comment"
@@ -167,6 +192,34 @@ def _included(
             if not header.resolve().is_relative_to(folder):
                 raise SpecError(f"includes {wanted}, a link that leaves its folder", where=where)
             yield beside / wanted
+
+
+def _spliced(text: str) -> str:
+    """Return a text with lines that end as `\\n` alone, and those that go on in the next one joined to it."""
+    return _SPLICE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _look_for_places(found: Submission) -> None:
+    """Raise SpecError for C++ that can know where or when it is compiled, by pasting tokens, too."""
+    texts = {n: _spliced(data.decode(errors="replace")) for n, data in found.files.items()}
+    words = {n: set(_WORD.findall(text)) for n, text in texts.items() if not n.endswith(".ptx")}
+    pasted = any(_PASTES.search(texts[n]) for n in words)
+    pieces = set().union(*words.values()) if pasted else set()
+    for name, own in words.items():
+        if known := next((place for place in _PLACES if place in own), ""):
+            at = re.search(rf"\b{known}\b", texts[name])
+            where = _place(PurePosixPath(name), texts[name], at.start() if at else 0)
+            raise SpecError(f"{known}: it tells where or when it is compiled", where=where)
+    if known := next((place for place in _PLACES if _made_of(place, pieces)), ""):
+        raise SpecError(f"## may paste {known}, which tells where or when it is compiled", where=found.name)
+
+
+def _made_of(name: str, pieces: Collection[str]) -> bool:
+    """Return True if a name is a sequence of pieces."""
+    reached = [True] + [False] * len(name)
+    for end in range(1, len(name) + 1):
+        reached[end] = any(reached[start] and name[start:end] in pieces for start in range(end))
+    return reached[-1]
 
 
 def _place(name: PurePosixPath, text: str, at: int) -> str:

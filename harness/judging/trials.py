@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from harness.bench.emulation import matrix_instructions
 from harness.errors import ContextLost, EmulatorError, HarnessError, NeedsGpu, OutOfMemory
 from harness.judging import values
-from harness.judging.cases import Kind, drawn, kinds, seeds, sequence_size
-from harness.judging.machines import Machine, Ran
+from harness.judging.cases import Kind, drawn, kinds, seeds, sequence_size, takes
+from harness.judging.machines import Machine, Ran, matrix_products
 from harness.judging.values import Trial
 from harness.judging.verdict import CHECKS, EMULATOR, FAILED, GPU, PASSED, SKIPPED, WARNING, Check
 from harness.kernels.spec import Variant
@@ -30,6 +30,8 @@ from harness.problems.gemm import Gemm
 from harness.problems.protocol import Problem
 
 _REPEATS = {EMULATOR: 3, GPU: 30}
+_WATCHED_K = 100  # products of a sum, up to which values are watched: it takes longer
+_MANY_PRODUCTS = 1 << 14  # of a launch, where it matters what makes them
 _LAUNCHES = {EMULATOR: 24, GPU: 100}  # of "launch count"
 
 
@@ -58,6 +60,7 @@ class Trials:
         self._failed: dict[str, str] = {}
         self._warned: dict[str, str] = {}
         self._executed = self._unexecuted = self._wrong = 0
+        self._share: float | None = None  # of the products of a launch, those of matrix instructions
         self.step, self.lost = step, False
         self._large = machine.where == GPU
 
@@ -123,9 +126,13 @@ class Trials:
         if issubclass(self.cls, Gemm):
             yield from self._styles()
         for kind in others[2:]:
-            yield partial(self._shape, kind)
+            if not kind.late:
+                yield partial(self._shape, kind)
         if problem is not None:
             yield partial(self._count, problem)
+        for kind in others:
+            if kind.late:
+                yield partial(self._shape, kind)
 
     def _plainly_wrong(self) -> bool:
         """Return True if it was wrong at every size so far: what else is wrong follows from that."""
@@ -133,11 +140,13 @@ class Trials:
 
     # -- one launch
 
-    def _verify(self, check: str, problem: Problem, trial: Trial, what: str, **how: Any) -> Ran:
+    def _verify(
+        self, check: str, problem: Problem, trial: Trial, what: str, watched: bool = False, turn: int = 0
+    ) -> Ran:
         """Launch on the inputs of `trial`, and record what is wrong of it under `check`."""
         self._at = f"{check}, {problem.label}"
         self.step(self._at)
-        ran = self.machine.run(problem, trial.inputs, **how)
+        ran = self.machine.run(problem, trial.inputs, watched=watched, turn=turn)
         self._made[check] = self._made.get(check, 0) + 1
         for name in ("inputs intact", "stray writes"):
             self._made[name] = self._made.get(name, 0) + 1
@@ -155,11 +164,14 @@ class Trials:
             self._fail("races and memory", f"{at}: {finding}")
         for notice in ran.notices:
             self._warned.setdefault("races and memory", f"{at}: {notice}")
-        if how.get("watched") and self.machine.where == EMULATOR:
+        if watched and self.machine.where == EMULATOR:
             self._made["races and memory"] = self._made.get("races and memory", 0) + 1
             executed, unexecuted = matrix_instructions(ran.counts)
             self._executed += executed
             self._unexecuted += unexecuted
+            if isinstance(problem, Gemm) and problem.M * problem.N * problem.K >= _MANY_PRODUCTS:
+                share = matrix_products(ran.counts) / (problem.M * problem.N * problem.K)
+                self._share = max(self._share or 0.0, share)
         return ran
 
     def _fail(self, check: str, reason: str) -> None:
@@ -177,7 +189,7 @@ class Trials:
         self.machine.forget()
         self.shapes.append(problem.label)
         trial = self._random(problem)
-        ran = self._verify("drawn shapes", problem, trial, "", watched=True)
+        ran = self._verify("drawn shapes", problem, trial, "", watched=not kind.late or kind.step > 0)
         self._wrong += bool(trial.compare(ran.output, ran.before).bad)
 
     def _styles(self) -> Iterator[Callable[[], object]]:
@@ -192,7 +204,8 @@ class Trials:
     def _style(self, problem: Gemm, style: str) -> None:
         self.machine.forget()
         plain = replace(problem, alpha=1.0, beta=0.0) if problem.beta or problem.alpha != 1 else problem
-        self._verify("values", plain, values.styled(plain, style, next(self.seeds)), style)
+        trial = values.styled(plain, style, next(self.seeds))
+        self._verify("values", plain, trial, style, watched=problem.K <= _WATCHED_K)
 
     def _begin(self, check: str, problem: Problem) -> tuple[Trial, Ran]:
         """Load the module anew, and launch once on random data."""
@@ -203,8 +216,16 @@ class Trials:
     def _fresh(self, problem: Problem) -> None:
         first, _ = self._begin("fresh data", problem)
         for launch in range(2, 5):
-            self._verify("fresh data", problem, self._random(problem), f"launch {launch}, on new data")
+            what = f"launch {launch}, on new data"
+            self._verify("fresh data", problem, self._random(problem), what, watched=launch == 3)
         self._verify("fresh data", problem, first, "launch 5, on the data of launch 1")
+        for launch in range(6, 12, 2):
+            other = sequence_size(self.rng, self.variant, self.cls, large=self._large, sms=self.machine.sms)
+            if other is not None:
+                after = f"launch {launch}, after {problem.label}"
+                self._verify("fresh data", other, self._random(other), after, watched=launch == 6)
+                after = f"launch {launch + 1}, after {other.label}"
+                self._verify("fresh data", problem, self._random(problem), after)
 
     def _spoilt(self, problem: Problem) -> None:
         """Fill the output with numbers such as results are, zeros, the largest number, infinity."""
@@ -240,7 +261,9 @@ class Trials:
         self._verify("own output", problem, held, "half of the result was there already, the rest was not")
 
     def _near(self, problem: Problem) -> None:
-        """Repeat the first data with three elements changed, and its rows scaled with one changed."""
+        """Repeat the first data with three elements changed, with its rows scaled and one changed, in another
+        order, with other signs, with other lower bits, with another alpha.
+        """
         first, _ = self._begin("near copies", problem)
         names = [n for n in first.inputs if n != problem.output]
         for attempt, name in itertools.product(range(3), names):
@@ -253,10 +276,19 @@ class Trials:
                 inputs = values.filled(problem, inputs, a * signs, b)
             if not self._changed(problem, first, inputs, name):
                 return
-            again = Trial(inputs=inputs, reference=problem.reference(inputs))
-            self._verify(
-                "near copies", problem, again, f"the data of launch 1 with elements of {name} changed"
-            )
+            self._near_copy(problem, inputs, f"elements of {name} changed")
+        if isinstance(problem, Gemm):
+            for what, inputs in values.near(problem, first.inputs, self.rng):
+                self._verify("near copies", problem, first, "the data of launch 1")
+                self._near_copy(problem, inputs, what)
+            other = replace(problem, alpha=problem.alpha * 1.5)
+            if takes(self.variant, other, self.machine.sms):
+                self._verify("near copies", problem, first, "the data of launch 1")
+                self._near_copy(other, first.inputs, "another alpha")
+
+    def _near_copy(self, problem: Problem, inputs: values.Arrays, what: str) -> None:
+        trial = Trial(inputs=inputs, reference=problem.reference(inputs))
+        self._verify("near copies", problem, trial, f"the data of launch 1 with {what}")
 
     def _changed(self, problem: Problem, first: Trial, inputs: dict[str, NDArray[Any]], name: str) -> bool:
         """Change three elements of an input, within its rows; False where its element type is unknown."""
@@ -290,14 +322,19 @@ class Trials:
         for launch in range(2, _LAUNCHES[self.machine.where]):
             if time.monotonic() > self.until or "launch count" in self._failed:
                 return
-            self._verify("launch count", problem, sets[launch % 4], f"launch {launch}")
+            last = launch == _LAUNCHES[self.machine.where] - 1
+            self._verify("launch count", problem, sets[launch % 4], f"launch {launch}", watched=last)
 
     def _judge_matrix_code(self) -> None:
         """Say whether matrix instructions are there for show: for float32 that is no kernel's business."""
         if "races and memory" in self._made:
             self._made["dead matrix code"] = self._made["races and memory"]
+        reason = ""
         if self._unexecuted and not self._executed:
             reason = "it has matrix instructions, and no launch executed one"
+        elif self._executed and self._share is not None and self._share < 0.5:
+            reason = f"its matrix instructions make {self._share:.1%} of the products at most"
+        if reason:
             typed = issubclass(self.cls, Gemm) and self.cls.dtype.name == "fp32"
             (self._failed if typed else self._warned)["dead matrix code"] = reason
 

@@ -10,7 +10,7 @@ of that module holds: K + 3 of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,11 +28,13 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Inputs by name, their result, and `unbounded`: elements that must be infinite or NaN, None for none."""
+    """Inputs by name, their result, and `unbounded`: NaN where it must be infinite or NaN, infinite where it
+    must be this infinity or NaN, 0 elsewhere; None where all of it is finite.
+    """
 
     inputs: Arrays
     reference: Reference
-    unbounded: NDArray[np.bool_] | None = None
+    unbounded: Matrix | None = None
 
     def compare(self, output: NDArray[Any], before: NDArray[Any]) -> Verdict:
         """Compare an output with the result; `before` is the output buffer before the launch."""
@@ -40,10 +42,11 @@ class Trial:
             return compare(output, self.reference, before)
         output, inside = output.copy(), tuple(slice(0, n) for n in self.unbounded.shape)
         held = output[inside]
-        lost = self.unbounded & np.isfinite(self.reference.decode(held))
+        numbers, mask = self.reference.decode(held), self.unbounded != 0
+        lost = mask & (np.isfinite(numbers) | (np.isinf(numbers) & (numbers == -self.unbounded)))
         dtype = self.reference.dtype or FP32
         right = dtype.encode(self.reference.expected.astype(np.float32))
-        held[self.unbounded & ~lost] = right[self.unbounded & ~lost]
+        held[mask & ~lost] = right[mask & ~lost]
         held[lost] = dtype.encode(np.full(1, np.nan, np.float32))[0]  # finite where it must not be: wrong
         return compare(output, self.reference, before)
 
@@ -75,9 +78,11 @@ def styles(problem: Gemm) -> tuple[str, ...]:
     """Return the names of the styles of inputs for this product.
 
     Subnormal numbers are for float32 only, and so are equal products: in other types the roundings of the
-    inputs would be equal, too.
+    inputs would be equal, too, and those of integers are ties. fp16 has neither dust nor such scales, and
+    small products beside a large one are for types that round sums to nearest.
     """
-    only = () if problem.dtype is FP32 else ("subnormal", "constant rows")
+    only = [] if problem.dtype is FP32 else ["subnormal", "constant rows", "one large product", "integers"]
+    only += ["scaled rows and columns", "few products among dust"] if problem.dtype.name == "fp16" else []
     return tuple(name for name in _STYLES if name not in only)
 
 
@@ -91,6 +96,8 @@ def styled(problem: Gemm, style: str, seed: int) -> Trial:
     a, b, growth = _STYLES[style](problem, a, b, rng)
     inputs = filled(problem, base, a, b)
     reference = problem.reference(inputs)
+    if style in _UNEVEN:
+        reference = replace(reference, rms_bound=None)
     return Trial(inputs=inputs, reference=_rebound(problem, reference, growth))
 
 
@@ -114,10 +121,34 @@ def _unbounded(problem: Gemm, base: Arrays, a: Matrix, b: Matrix, rng: np.random
     row, column = int(rng.integers(problem.M)), int(rng.integers(problem.N))
     finite = filled(problem, base, a, b)
     reference = problem.reference(finite)
-    mask = np.zeros((problem.M, problem.N), np.bool_)
-    mask[row], mask[:, column] = True, True
-    a[row, rng.integers(problem.K)], b[rng.integers(problem.K), column] = np.inf, np.nan
+    at = rng.integers(problem.K)
+    a[row, at] = np.inf
+    mask = np.zeros((problem.M, problem.N))
+    mask[row] = np.copysign(np.inf, b[at]) * np.sign(problem.alpha)
+    mask[:, column], b[rng.integers(problem.K), column] = np.nan, np.nan
     return Trial(inputs=filled(problem, base, a, b), reference=reference, unbounded=mask)
+
+
+def near(problem: Gemm, inputs: Arrays, rng: np.random.Generator) -> Iterator[tuple[str, Arrays]]:
+    """Yield inputs that have much in common with these, and give other results: all bits in another order,
+    all magnitudes, the upper half of all bits.
+    """
+    a, b = matrices(problem, inputs)
+    if problem.M > 1:
+        yield (
+            "rows of A in another order",
+            filled(problem, inputs, np.roll(a, rng.integers(1, problem.M), 0), b),
+        )
+    if problem.N > 1:
+        rolled = np.roll(b, rng.integers(1, problem.N), 1)
+        yield "columns of B in another order", filled(problem, inputs, a, rolled)
+    signs = rng.choice((-1, 1), a.shape)
+    signs[:, 0] = -1
+    yield "other signs in A", filled(problem, inputs, a * signs, b)
+    for name in ("A", "B"):
+        bits = inputs[name].view(f"u{inputs[name].itemsize}")
+        lower = rng.integers(0, 1 << 16 if bits.itemsize == 4 else 2, bits.shape, bits.dtype)
+        yield f"other lower bits in {name}", {**inputs, name: (bits ^ lower).view(inputs[name].dtype)}
 
 
 Styled = tuple[Matrix, Matrix, float | None]  # A, B, and the roundings of a sum where they are not those of K
@@ -148,6 +179,51 @@ def _few(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Style
     return a * kept, b, _growth(products + 3)
 
 
+def _dust(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
+    """Keep few products, and make the others so small that no sum has them: rows that do not look sparse."""
+    kept, _, growth = _few(problem, a, b, rng)
+    return np.where(kept == 0, a * 2.0**-60, kept), b, growth
+
+
+def _one_large(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
+    """Make one product of each sum large, and all of one sign: what is left out beside it is missed."""
+    a, b = np.abs(a) * np.exp2(rng.integers(-21, -18, a.shape).astype(np.float64)), np.abs(b) + 0.5
+    a[np.arange(problem.M), rng.integers(problem.K, size=problem.M)] = rng.uniform(1, 2, problem.M)
+    return a, b, None
+
+
+def _scaled(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
+    """Scale rows of A and columns of B, so that results lie between 2^-88 and 2^116, about."""
+    scales = []
+    for extent, low, high in ((problem.M, -20, 44), (problem.N, -68, 72)):
+        powers = rng.integers(low, high + 1, extent).astype(np.float64)
+        powers[rng.integers(extent)], powers[rng.integers(extent)] = low, high
+        scales.append(np.exp2(powers))
+    return a * scales[0][:, None], b * scales[1], None
+
+
+def _integers(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
+    """Take integers whose sums float32 has exactly."""
+    a, b = (rng.integers(-n, n + 1, m.shape).astype(np.float64) for n, m in ((1023, a), (2, b)))
+    return 2 * a + 1, b, _growth(4)
+
+
+def _zero_rows(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
+    """Make rows of A and columns of B zero, the first ones among them."""
+    rows, columns = (rng.random(n) < 0.5 for n in (problem.M, problem.N))
+    rows[0] = columns[0] = True
+    rows[-1] = columns[-1] = False
+    a[rows], b[:, columns] = 0, 0
+    return a, b, None
+
+
+def _alike(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
+    """Begin B as A begins."""
+    rows, columns = min(problem.M, problem.K), min(problem.K, problem.N)
+    b[:rows, :columns] = a[:rows, :columns]
+    return a, b, None
+
+
 def _permutation(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
     a = np.zeros_like(a)
     a[np.arange(problem.M), rng.permutation(max(problem.M, problem.K))[: problem.M] % problem.K] = 1
@@ -175,10 +251,17 @@ def _subnormal(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) ->
     return a * 2.0**-130, b * 2.0**20, None
 
 
+_UNEVEN = {"scaled rows and columns", "zero rows and columns"}  # few elements have all of the mean error
 _STYLES: dict[str, _Style] = {
     "few products": _few,
+    "few products among dust": _dust,
+    "one large product": _one_large,
     "wide exponents": _wide,
+    "scaled rows and columns": _scaled,
     "the last product": _last,
+    "integers": _integers,
+    "zero rows and columns": _zero_rows,
+    "B begins as A": _alike,
     "permutation": _permutation,
     "one sign": _one_sign,
     "cancellation": _cancelling,

@@ -19,9 +19,13 @@ EXIT_CODES = {ACCEPTED: 0, REJECTED: 1, INCOMPLETE: INCONCLUSIVE_EXIT}
 
 # Each check: where it is made, and what it excludes.
 CHECKS: dict[str, tuple[tuple[str, ...], str]] = {
-    "sealed": ((STATIC,), "Python of the submitter, includes from outside its folder, texts that exhaust"),
+    "sealed": (
+        (STATIC,),
+        "Python of the submitter, includes from outside its folder, texts that exhaust, and those that know "
+        "where or when they are compiled",
+    ),
     "compiles": ((STATIC,), "code that the compiler refuses, or that exhausts it"),
-    "clocks": ((STATIC,), "work that depends on the time or on the number of the launch"),
+    "clocks": ((STATIC,), "work that depends on the time, on the number of the launch or of its graph"),
     "L2 persistence": ((STATIC,), "lines kept in L2 for the next launch"),
     "device heap": ((STATIC,), "memory that outlives the launch"),
     "state": (
@@ -29,19 +33,28 @@ CHECKS: dict[str, tuple[tuple[str, ...], str]] = {
         "results kept in variables of the module (a warning: semaphores are kept there, too)",
     ),
     "waiting": ((STATIC,), "spinning until something changes (a warning: stream-K waits, too)"),
-    "odd instructions": ((STATIC,), "traps, printing, prefetches, the number of the SM (a warning)"),
+    "odd instructions": (
+        (STATIC,),
+        "traps, printing, prefetches, discards, the number of the SM or warp (a warning)",
+    ),
     "drawn shapes": ((EMULATOR, GPU), "a kernel that knows the shapes at which it is verified"),
     "values": ((EMULATOR, GPU), "less precision, terms left out, ranges not covered"),
     "spoilt output": ((EMULATOR, GPU), "work done only where the output holds a value that it knows"),
     "fresh data": ((EMULATOR, GPU), "results kept from an earlier launch, wherever they are kept"),
-    "near copies": ((EMULATOR, GPU), "results kept for inputs that it recognises by a part of them"),
+    "near copies": (
+        (EMULATOR, GPU),
+        "results kept for inputs that it recognises by something that they share",
+    ),
     "own output": ((EMULATOR, GPU), "work left out where the output looks finished"),
     "launch count": ((EMULATOR, GPU), "launches that are counted, and later ones that do less"),
     "inputs intact": ((EMULATOR, GPU), "inputs overwritten"),
     "stray writes": ((EMULATOR, GPU), "writes before, behind and between the rows of a buffer"),
     "same bits": ((EMULATOR, GPU), "results that differ from launch to launch (a warning within the bound)"),
     "races and memory": ((EMULATOR,), "races, accesses out of bounds, reads of what nobody wrote, barriers"),
-    "dead matrix code": ((EMULATOR,), "matrix instructions that raise the ceiling and are never executed"),
+    "dead matrix code": (
+        (EMULATOR,),
+        "matrix instructions that raise the ceiling and do not make the product",
+    ),
     "timed launches": ((GPU,), "launches that are right only when nobody times them"),
     "ceiling": ((GPU,), "times that this GPU cannot have"),
     "ends": ((STATIC, EMULATOR, GPU), "hangs, crashes, faults, memory and output without end"),

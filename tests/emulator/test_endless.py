@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from harness.emulator.executable import executable
 from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
 
@@ -105,3 +106,35 @@ def test_a_grid_over_the_budget_is_told_before_it_is_run() -> None:
         run("p[t] = 1;", blocks=1_000_000_000)
     with pytest.raises(EmulatorError, match=r"would take [\d,]+ instructions"):
         run("for (int k = 0; k < 1500; k++) s = s * 3 + p[k & 7];", blocks=256_000, budget=20_000)
+
+
+CALLED = """
+.version 8.0
+.target sm_80
+.address_size 64
+.func down(.param .b32 from)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<2>;
+  ld.param.u32 %r1, [from];
+AGAIN:
+  add.s32 %r1, %r1, -1;
+  setp.ne.s32 %p1, %r1, 0;
+  @%p1 bra AGAIN;
+  ret;
+}
+.visible .entry k(.param .u32 n)
+{
+  .reg .b32 %r<4>;
+  ld.param.u32 %r3, [n];
+  { .param .b32 given; st.param.b32 [given], %r3; call.uni down, (given); }
+  ret;
+}
+"""
+
+
+def test_a_counter_of_a_function_decides() -> None:
+    """Its loop is told as a hang otherwise, where it takes long: all that decides stays the same."""
+    code = executable(CALLED, "k")
+    (counter,) = (number for name, number in code.numbers.items() if name.startswith("down:%r1:"))
+    assert counter in code.slice.registers

@@ -18,6 +18,7 @@ KERNEL = """
 	ret;
 }}
 """
+HINTED = "ld.global.L2::cache_hint.f32 %f1, [%rd1], {};"
 
 
 def outcomes(body: str, *allowed: str) -> dict[str, tuple[str, str]]:
@@ -33,6 +34,17 @@ def outcomes(body: str, *allowed: str) -> dict[str, tuple[str, str]]:
         ("{mov.u32 %r1, %clock;}", "clocks", FAILED),
         ("mov.u64 %rd1, %gridid;", "clocks", FAILED),
         ("mov.u32 %r1, %pm0;", "clocks", FAILED),
+        ("mov.u64 %rd1, %current_graph_exec;", "clocks", FAILED),
+        ("// /*\n mov.u64 %rd1, %globaltimer;\n // */", "clocks", FAILED),
+        (".loc 1 1 1 mov.u64 %rd1, %globaltimer;", "clocks", FAILED),
+        (".loc 1 1 1, function_name $x, inlined_at 1 2 3 mov.u64 %rd1, %globaltimer;", "clocks", FAILED),
+        (HINTED.format("%rd9"), "L2 persistence", FAILED),
+        ("shl.b64 %rd8, %rd7, 32;\n mov.b64 %rd9, %rd8;\n" + HINTED.format("%rd9"), "L2 persistence", FAILED),
+        ("mov.b64 %rd9, 1508705875169116160U;\n" + HINTED.format("%rd9"), "L2 persistence", FAILED),
+        ("shl.b64 %rd9, %rd7, 32;\n ld.global.L2::cache_hint.f32 %f1,\n [%rd1],\n %rd9;",
+         "L2 persistence", FAILED),
+        ("discard.global.L2 [%rd1], 128;", "odd instructions", WARNING),
+        ("mov.u32 %r1, %warpid;", "odd instructions", WARNING),
         ("createpolicy.fractional.L2::evict_last.b64 %rd1, 0f3F800000;", "L2 persistence", FAILED),
         ("ld.global.L2::evict_last.f32 %f1, [%rd1];", "L2 persistence", FAILED),
         (f"mov.b64 %rd1, {0x14F0 << 48};", "L2 persistence", FAILED),
@@ -49,7 +61,7 @@ def outcomes(body: str, *allowed: str) -> dict[str, tuple[str, str]]:
         ("mov.u64 %rd1, calls;\n atom.global.add.u32 %r1, [%rd1], 1;", "state", WARNING),
         ("mov.u64 %rd1, calls;\n cvta.global.u64 %rd3, %rd1;\n red.add.u32 [%rd3], 1;", "state", WARNING),
     ],
-)
+)  # fmt: skip
 def test_a_rule_is_seen(body: str, check: str, outcome: str) -> None:
     found, reason = outcomes(body)[check]
     assert found == outcome
@@ -70,6 +82,9 @@ def test_a_rule_is_seen(body: str, check: str, outcome: str) -> None:
         "$L1:\n ld.global.f32 %f1, [%rd1];\n @%p1 bra $L1;",
         "$L1:\n ld.volatile.shared.u32 %r1, [%r2];\n @%p1 bra $L1;",
         "mov.u32 %r1, %tid.x;",
+        "/* // */ mov.u32 %r1, %tid.x; // %clock64",
+        "createpolicy.fractional.L2::evict_first.b64 %rd9, 1.0;\n" + HINTED.format("%rd9"),
+        f"mov.b64 %rd8, {0x12F0 << 48};\n selp.b64 %rd9, %rd8, {1 << 60}, %p1;\n" + HINTED.format("%rd9"),
         f"mov.b64 %rd1, {0x12F0 << 48};",  # evict_first
     ],
 )

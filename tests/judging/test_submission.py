@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,9 @@ def write(folder: Path, text: str, name: str = "k.cu") -> Path:
         '#inc\\\nlude "/etc/passwd"',
         '#inc\\  \nlude "/etc/passwd"',
         '#inc??/\nlude "/etc/passwd"',
+        '#inc\\\rlude "/etc/passwd"',
+        '#inc\\\f\nlude "/etc/passwd"',
+        '// a comment\r#include "/etc/passwd"',
         '%:include "/etc/passwd"',
         '??=include "/etc/passwd"',
         '#include_next "/etc/passwd"',
@@ -52,6 +57,55 @@ def test_what_reaches_outside_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(SpecError) as caught:
         submission.read(write(tmp_path, text))
     assert "k.cu:" in caught.value.where
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "const char* s = __FILE__;",
+        "const char* s = __FI\\\nLE__;",
+        "#define P(a, b) a##b\nconst char* s = P(__FI, LE__);",
+        "#define P(a, b) a%:%:b\nconst char* s = P(__FI, LE__);",
+        "#define P(a, b, c) a##b##c\nconst char* s = P(_, _DAT, E__);",
+        "const char* s = __builtin_FILE();",
+        "const char* s = __BASE_FILE__;",
+        "constexpr char hour = __TIME__[1];",
+        "constexpr char year = __DATE__[10];",
+        "#define __assert_fail(m, f, ...) seen(f)\n",
+        "auto s = cuda::std::source_location::current().file_name();",
+    ],
+)
+def test_what_knows_where_or_when_it_is_compiled_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SpecError, match="where or when it is compiled"):
+        submission.read(write(tmp_path, text))
+    (tmp_path / "a.h").write_text(text)
+    with pytest.raises(SpecError, match="where or when it is compiled"):
+        submission.read(write(tmp_path, '#include "a.h"', "other.cu"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#define P(a, b) a##b\nint P(file, name); int FILE; int at = __LINE__;",
+        "#define P(a, b) a##b\nint P(__DA, TA__);",
+        "// the file of today's date; assert(x > 0);\n#define F _FILE_\n",
+    ],
+)
+def test_what_only_looks_like_it_is_taken(tmp_path: Path, text: str) -> None:
+    assert submission.read(write(tmp_path, text)).files
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["#" + "/**/" * 5000 + "x", "#/*" * 100_000 + "*/", "//include=[\n" * 100_000, "#  " * 500_000,
+     "\\ " * 500_000, '#include "' * 200_000],
+    ids=["comments", "ends of comments", "folders", "blanks", "backslashes", "quotes"],
+)  # fmt: skip
+def test_no_text_takes_for_ever(tmp_path: Path, text: str) -> None:
+    began = time.monotonic()
+    with suppress(SpecError):
+        submission.read(write(tmp_path, text))
+    assert time.monotonic() - began < 10
 
 
 def test_headers_beside_it_come_along(tmp_path: Path) -> None:
@@ -153,6 +207,10 @@ def test_a_header_in_a_linked_folder_is_refused(tmp_path: Path) -> None:
         'include = ["inc", "inc/../.."]',
         'include = ["a\\\\b"]',
         '"include" = ["/etc"]',
+        '"include" = ["inc"]',
+        'include = ["i\\u006ec"]',
+        'options = ["-DX=_\\u005fFILE__"]',
+        'options = ["-DX=\\u005f_DATE__"]',
         'options = ["--ptxas-options=-o=/tmp/x"]',
         'options = ["--split-compile=0"]',
         'options = ["-DX=1\\n#include </etc/passwd>"]',
@@ -162,7 +220,7 @@ def test_a_header_in_a_linked_folder_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_keys_that_might_do_harm_are_refused(tmp_path: Path, keys: str) -> None:
-    with pytest.raises(SpecError, match="outside its folder|not for submissions"):
+    with pytest.raises(SpecError, match="outside its folder|not for submissions|not seen"):
         submission.check(spec.load(with_keys(tmp_path, keys)))
 
 

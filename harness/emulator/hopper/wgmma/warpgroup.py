@@ -118,7 +118,7 @@ def used(ins: Instruction, numbers: Mapping[str, int]) -> tuple[frozenset[int], 
     if ins.opcode[0] == "wgmma":
         return frozenset(), frozenset()
     found = [
-        {numbers[name] for name in re.findall(r"[\w$%]+", text) if name in numbers} for text in ins.operands
+        {numbers[name] for name in re.findall(r"[\w$%:]+", text) if name in numbers} for text in ins.operands
     ]
     reads: set[int] = set().union(*found[1:]) if found else set()
     if ins.guard in numbers:
