@@ -223,6 +223,7 @@ class _Tensor(ctypes.Structure):
 # The names of supported element types, by PyTorch, the CUDA Array Interface and DLPack.
 TORCH = {"torch.float32": FP32, "torch.bfloat16": BF16, "torch.float16": FP16}
 _INTERFACE = {"<f4": FP32, "<f2": FP16, "<V2": BF16, "|V2": BF16}
+_CPU = 1  # kDLCPU
 _DLPACK = {(2, 32, 1): FP32, (2, 16, 1): FP16, (4, 16, 1): BF16}  # kDLFloat, kDLBfloat; bits, lanes
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
@@ -237,7 +238,8 @@ def _dlpack(name: str, array: Any, stream: int | None, written: bool, dims: int)
         _refuse(name, "speaks only DLPack, which does not say whether it may be written")
     place, _ = array.__dlpack_device__()
     if place not in _CUDA_DEVICES:
-        _refuse(name, f"is not in the memory of a CUDA GPU (DLPack's device type {int(place)})")
+        hint = "copy it there: torch.from_numpy(x).cuda(), cupy.asarray(x)" if place == _CPU else ""
+        _refuse(name, f"is not in the memory of a CUDA GPU (DLPack's device type {int(place)})", hint)
     capsule = array.__dlpack__(stream=LEGACY if stream is None else stream)
     tensor = _Tensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     kind = f"DLPack's type {tensor.code} with {tensor.bits} bits"

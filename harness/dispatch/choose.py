@@ -118,7 +118,9 @@ def _choose(
             a if a[-1].isalpha() else f"{a} and newer" for a in (k.min_arch for k in kernels)
         )
         fits = any(k.fits(arch) for k in kernels)
-        hint = "M may be 8 million" if fits else f"its kernels are for {' or '.join(archs)}"
+        hint = f"its kernels are for {' or '.join(archs)}"
+        if fits:
+            hint = "M may be 8 million" if M > 8e6 else f"on {arch} its kernels are for few rows or columns alone"
         raise UsageError(f"no kernel for {M}x{N}x{K} in {dtype} on {arch}", hint=hint)
     return found[0][0]
 
