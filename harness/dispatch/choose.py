@@ -120,7 +120,8 @@ def _choose(
         fits = any(k.fits(arch) for k in kernels)
         hint = f"its kernels are for {' or '.join(archs)}"
         if fits:
-            hint = "M may be 8 million" if M > 8e6 else f"on {arch} its kernels are for few rows or columns alone"
+            few = f"on {arch} its kernels are for few rows or columns alone"
+            hint = "M may be 8 million" if M > 8e6 else few
         raise UsageError(f"no kernel for {M}x{N}x{K} in {dtype} on {arch}", hint=hint)
     return found[0][0]
 

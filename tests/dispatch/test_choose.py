@@ -157,7 +157,7 @@ def test_grids_stay_within_their_limits() -> None:
     persistent = ("16_pipeline", "20_stream_k")  # no block a tile
     flat = ("33_small_tiles", "42_single_floats")  # all along x
     assert label(rows, 8, 8).startswith((*persistent, *flat))
-    with pytest.raises(UsageError, match=f"no kernel for {rows}x8x8 in fp32 on sm_80\n  -> M may be 8 million"):
+    with pytest.raises(UsageError, match=f"{rows}x8x8 in fp32 on sm_80\n  -> M may be 8 million"):
         label(rows, 8, 8, arch="sm_80")
     with pytest.raises(UsageError, match="in fp16 on sm_120\n  -> on sm_120 its kernels are for few rows or"):
         label(4096, 4096, 4096, arch="sm_120", dtype="fp16")
