@@ -29,31 +29,38 @@ from readme.records import (
 
 MATMUL = ("matmul/squares*.json", "matmul/rectangle*.json*")
 _SAMPLED = "benchmarks/shapes"
+_AS_FP32 = f"{_SAMPLED}-fp32-tensor"
 BACK_TO_BACK = "matmul/graph*.json"  # the same shapes in the regime `graph`
 
 
 def headline() -> str:
-    """Return the dispatcher's mean speed over cuBLAS by type: back to back, and with events around each
-    launch.
+    """Return the dispatcher's mean speed over cuBLAS by type: back to back, with events around each launch,
+    and on sampled shapes.
     """
-    told = {}
     packed = {r["shape"] for c in every(BACK_TO_BACK) for r in c["rows"]}
-    for heading, patterns in (("back to back", (BACK_TO_BACK,)), ("with events around each launch", MATMUL)):
-        means = []
-        for dtype in ("fp32", "bf16x6", "fp16x3", "3xtf32", "tf32", "bf16", "fp16"):
-            squares, rectangles = (
+    drawn = {**_sampled(), **_sampled(GPU, _AS_FP32)}
+    cells = []
+    for dtype in ("fp32", "bf16x6", "fp16x3", "3xtf32", "tf32", "bf16", "fp16"):
+        told = [dtype]
+        for patterns in ((BACK_TO_BACK,), MATMUL):
+            parts = [
                 [r for r in rows if not packed or r["shape"] in packed]
                 for rows in dispatched(of_type(dtype, *patterns), right=True)
-            )
-            if squares and rectangles:
-                means.append(f"{dtype} {mean(squares):.2f} and {mean(rectangles):.2f}")
-        if means:
-            told[heading] = ", ".join(means)
+            ]
+            told += [f"{mean(rows):.2f}" if all(parts) else "-" for rows in parts]
+        told += [f"{ratio:.2f}" for ratio in _ratios(drawn[dtype])[:2]] if dtype in drawn else ["-", "-"]
+        if set(told[1:]) != {"-"}:
+            cells.append(told)
+    headings = ["", "squares", "rectangles", "squares, events", "rectangles, events", "drawn", "5th pct"]
+    by_draw = (
+        " `drawn` are shapes that nobody chose, in all layouts, beside the faster of cuBLAS and cuBLASLt "
+        "([how](ROOT/docs/matmul.md#how-it-is-measured-on-shapes-nobody-chose))."
+    )
     return (
         "`harness.matmul` picks the fastest of these kernels for a shape. Its speed over cuBLAS's on an "
-        "H200, as geometric means over squares and over rectangles, "
-        f"{'; '.join(f'{heading}: {means}' for heading, means in told.items())} "
-        f"([every shape](ROOT/docs/matmul.md#results)).{sampled()}"
+        f"H200:\n\n{plain_table(cells, headings, 'md')}\n\n"
+        "Geometric means, back to back and with events around each launch ([every "
+        f"shape](ROOT/docs/matmul.md#results)).{by_draw if drawn else ''}"
     )
 
 
@@ -117,20 +124,6 @@ def mean(rows: list[dict[str, Any]]) -> float:
     return math.exp(sum(math.log(r["speedup"]["estimate"]) for r in rows) / len(rows))
 
 
-def sampled() -> str:
-    """Return a sentence with the means over sampled shapes; empty without a record."""
-    by_type = _sampled()
-    if not by_type:
-        return ""
-    means = ", ".join(f"{dtype} {_ratios(rows)[0]:.2f}" for dtype, rows in by_type.items())
-    where = "ROOT/docs/matmul.md#how-it-is-measured-on-shapes-nobody-chose"
-    count = min(map(len, by_type.values()))
-    return (
-        f" On {count} shapes of each type that nobody chose, in all layouts, over the faster of cuBLAS and "
-        f"cuBLASLt: {means} ([sampled]({where}))."
-    )
-
-
 def shapes() -> str:
     """Return the ratios of `harness.matmul` to cuBLAS on sampled shapes, by GPU and type; may be empty."""
     return "\n\n".join(filter(None, map(_shapes, (GPU, *OTHERS))))
@@ -138,7 +131,7 @@ def shapes() -> str:
 
 def shapes_as_fp32() -> str:
     """Return the same of the precisions of float32 on tensor cores, beside cuBLAS's true float32."""
-    return _shapes(GPU, f"{_SAMPLED}-fp32-tensor")
+    return _shapes(GPU, _AS_FP32)
 
 
 def _shapes(gpu: str, name: str = _SAMPLED) -> str:

@@ -175,10 +175,10 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         "gpu": {"name": "NVIDIA H200", "driver": "13.0", "cublas": "13.1.0", "math_mode": "some mode"},
     }  # fmt: skip
 
-    def write(name: str, *rows: dict[str, Any]) -> None:
+    def write(name: str, *rows: dict[str, Any], kind: str = "bench") -> None:
         path = tmp_path / "h200" / f"{name}.json"
         path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_text(json.dumps({"schema": 1, "kind": "bench", "meta": meta, "rows": rows}))
+        path.write_text(json.dumps({"schema": 1, "kind": kind, "meta": meta, "rows": rows}))
 
     module.write = write
     return module
@@ -265,7 +265,7 @@ def test_the_headline_is_the_tables_means(tables: Any) -> None:
     tables.write("matmul/squares-bf16", row("matmul", "bf16", (512,) * 3, 1e-3, **chosen, speedup=at(3)))
     tables.write("matmul/rectangle-1", row("matmul", "fp32", (1, 2, 3), 1e-3, **chosen, speedup=at(1.25)))
     said = tables.TABLES["headline"]()
-    assert "with events around each launch: fp32 1.00 and 1.25 (" in said
+    assert cells(said, "fp32") == ["-", "-", "1.00", "1.25", "-", "-"]
     assert "bf16" not in said, "bf16 has no rectangles"
     shapes = ((128, 128, 128), 2.5), ((1, 2, 3), 1.5)  # those that both regimes have are compared
     tables.write(
@@ -273,7 +273,10 @@ def test_the_headline_is_the_tables_means(tables: Any) -> None:
         *(row("matmul", "fp32", shape, 1e-3, **chosen, speedup=at(f)) for shape, f in shapes),
     )
     said = tables.TABLES["headline"]()
-    assert "back to back: fp32 2.50 and 1.50; with events around each launch: fp32 2.00 and 1.25 (" in said
+    assert cells(said, "fp32") == ["2.50", "1.50", "2.00", "1.25", "-", "-"] and "drawn`" not in said
+    draws = [{"dtype": "fp32", "status": "ok", "ratio": ratio} for ratio in (1.0, 1.21)]
+    tables.write("benchmarks/shapes", *draws, kind="shapes")
+    assert cells(said := tables.TABLES["headline"](), "fp32")[4:] == ["1.10", "1.01"] and "`drawn`" in said
 
 
 def test_energy_is_of_what_ran_alone(tables: Any) -> None:
