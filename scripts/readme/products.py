@@ -48,7 +48,8 @@ def headline() -> str:
                 for rows in dispatched(of_type(dtype, *patterns), right=True)
             ]
             told += [f"{mean(rows):.2f}" if all(parts) else "-" for rows in parts]
-        told += [f"{ratio:.2f}" for ratio in _ratios(drawn[dtype])[:2]] if dtype in drawn else ["-", "-"]
+        average, low, _ = _ratios(drawn[dtype]) if dtype in drawn else (None, None, None)
+        told += [f"{average:.2f}", f"{low:.3f}"] if average else ["-", "-"]
         if set(told[1:]) != {"-"}:
             cells.append(told)
     headings = ["", "squares", "rectangles", "squares, events", "rectangles, events", "drawn", "5th pct"]
