@@ -631,7 +631,7 @@ FAULTS = [
         {"BM": 32, "BN": 32, "BLOCKS": 4},
         {"M": 40, "N": 21, "K": 271},  # rows begin anywhere
         ("rows are read from where units begin", "lane_row * ld) % 4", "lane_row * ld) % 1"),
-        ("a row has no unit more", "if (lane < quarter) copy_unit(first + lane, across);", "", TILED),
+        ("a row has no unit more", "r += 32) copy_unit(first + r, across);", "r += 32) {}", TILED),
         ("bytes before a row count as its own", "before + (int)sizeof(ELEMENT) * columns",
          "(int)sizeof(ELEMENT) * columns", TILED),
     ),
@@ -703,7 +703,7 @@ FAULTS = [
         ("a unit is written before its neighbour has read it",
          "__syncwarp();  // another lane", "// another lane", TILED),
         ("the unit that a row has more is not copied",
-         "if (lane < quarter) copy_unit(first + lane, across);", "", TILED),
+         "r += 32) copy_unit(first + r, across);", "r += 32) {}", TILED),
         ("the covering units are copied beyond the matrix", "r < rows ? min(max(bytes, 0), 16) : 0",
          "r < rows ? 16 : 0", TILED),
         ("a row is shifted by what the row above needs", "(start + r * ld) % 8", "(start + (r - 1) * ld) % 8",
