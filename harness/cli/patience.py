@@ -98,7 +98,7 @@ class Patience:
         if remarks:
             remarks.append("--seconds gives more time, --entry names a kernel, and -a has smaller sizes")
         busy = {row.label for row in rows if not _idle(row)}
-        if idle := [row.label for row in rows if row.label not in busy]:
+        if idle := dict.fromkeys(row.label for row in rows if row.label not in busy):
             remarks.append(f"NOTHING DONE, all threads leave before they read or write: {', '.join(idle)}")
             remarks.append("-a has other sizes, --block and --grid other launches")
         if lost := [one.variant.label for one in skipped if one.failed and one.variant.kernel.plain]:
