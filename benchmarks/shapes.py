@@ -53,7 +53,6 @@ from sampler.heuristics import Heuristics
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
 LIMITS: dict[str, Any] = {"most": 0, "over": 0, "madds": MOST_WORK, "only": [], "near": []}
 CANDIDATES = 8  # the model's best, of which --regret times each, by default
-LOST = 0.98  # of the faster library's speed
 _IN_TURN = 20  # draws of one type before the next type has its turn
 _SAVED_EVERY = 10.0  # seconds
 _FEW = 64  # draws that are not worth a process
@@ -117,7 +116,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--over", type=int, metavar="N", help="only those of more than N multiply-adds")
     add("--madds", type=int, metavar="N", help="only those of at most N multiply-adds")
     add("--only", nargs="+", choices=CLASSES, metavar="CLASS", help=f"of {', '.join(CLASSES)}")
-    add("--near", nargs="+", metavar="RECORD", help=f"only draws near those of records below {LOST}")
+    add("--near", nargs="+", metavar="RECORD", help=f"only draws near those of records below {tables.LOST}")
     parser.set_defaults(**LIMITS)
     add("--regret", type=int, default=0, metavar="N", help="time the model's best for N draws of each type")
     add("--trials", type=int, default=0, metavar="N", help="beside these, time N of the table's trials")
@@ -164,27 +163,29 @@ def in_turn(
     dtypes: Sequence[str], count: int, seed: int, near: Sequence[str] = (), **limits: Any
 ) -> Iterator[Draw]:
     """Yield the draws of all types, some of each in turn, so that a run that ends early has all types."""
+    kept = {path: record.load(Path(path)).get("rows", ()) for path in near}
     all_of_them = {
-        dtype: draws(dtype, count, seed, near=lost(dtype, near), **limits) for dtype in dict.fromkeys(dtypes)
+        dtype: draws(dtype, count, seed, near=lost(dtype, kept), **limits) for dtype in dict.fromkeys(dtypes)
     }
     for start in range(0, count, _IN_TURN):
         for drawn in all_of_them.values():
             yield from drawn[start : start + _IN_TURN]
 
 
-def lost(dtype: str, records: Sequence[str]) -> list[Gemm]:
-    """Return the products of `records` that stood below `LOST`, of an element type.
+def lost(dtype: str, records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Gemm]:
+    """Return the products of an element type below `tables.LOST`, of the rows of `records` by path.
 
     Raises UsageError if records are given and have none.
     """
-    found = []
-    for path in records:
-        for row in record.load(Path(path)).get("rows", ()):
-            if row.get("dtype") == dtype and 0 < row.get("ratio", 0) < LOST:
-                axes = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
-                found.append(GEMMS[dtype](**{name: row[name] for name in axes}))
+    axes = ("M", "N", "K", "lda", "ldb", "ldc", "transa", "transb")
+    found = [
+        GEMMS[dtype](**{name: row[name] for name in axes})
+        for rows in records.values()
+        for row in rows
+        if row.get("dtype") == dtype and 0 < row.get("ratio", 0) < tables.LOST
+    ]
     if records and not found:
-        raise UsageError(f"no draw of {dtype} is below {LOST}", where=", ".join(records))
+        raise UsageError(f"no draw of {dtype} is below {tables.LOST}", where=", ".join(records))
     return found
 
 

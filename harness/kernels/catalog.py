@@ -114,7 +114,7 @@ def load_each(path: Path | str) -> list[Kernel]:
         return [spec.parse(source, path)]
     include = includes.of_repository(path, source)
     headers = tuple(includes.included(path, source, include).own.values())
-    known = text.entries(calls.seen(decompiled.of(source, path), headers).texts[0])
+    known = calls.listed(decompiled.of(source, path), headers)
     if not known:
         includes.without_kernels(path, source)
         return [spec.parse(source, path)]
@@ -160,7 +160,7 @@ def _guessed(
 ) -> Kernel:
     """Return a kernel without front matter as it may be launched; `include` are the folders of `headers`."""
     whole = decompiled.of(source, path)
-    known = text.find(text.entries(calls.seen(whole, headers).texts[0]), entry)
+    known = text.find(calls.listed(whole, headers), entry)
     guess = guesses.of(calls.of_host(whole, headers), known, entry, ptx=path.suffix == ".ptx")
     return Kernel(
         path=path,

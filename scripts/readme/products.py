@@ -146,9 +146,18 @@ def _shapes(gpu: str, name: str = _SAMPLED) -> str:
         for part in ("packed", "long"):
             some = [r for r in rows if sampler_tables().counts(r, part)]
             means.append(f"{_ratios(some)[0]:.3f}" if some else "-")
-        below = np.mean([r["ratio"] < 0.98 for r in rows])
+        below = np.mean([r["ratio"] < sampler_tables().LOST for r in rows])
         cells.append([dtype, str(len(rows)), *means, f"{below:.0%}"])
-    headings = ["", "draws", "geomean", "5th percentile", "least", "packed", "long", "below 0.98"]
+    headings = [
+        "",
+        "draws",
+        "geomean",
+        "5th percentile",
+        "least",
+        "packed",
+        "long",
+        f"below {sampler_tables().LOST}",
+    ]
     record = load(name, gpu)
     note = f"Time of the faster library over ours; seed {record['meta']['seed']}. {machine(record)}"
     return f"{plain_table(cells, headings, 'md')}\n\n{note}"

@@ -268,7 +268,7 @@ def test_texts_of_other_systems_are_read(change: str, tmp_path: Path) -> None:
 
 
 def test_a_result_replaces_what_harness_has_written(tmp_path: Path) -> None:
-    """That is what a second run does; an empty file, of mktemp, is nobody's."""
+    """A second run does that; an empty file, of mktemp, is nobody's."""
     (tmp_path / "k.cu").write_bytes(PLAIN)
     for name in ("r.json", "r.html", "r.xml"):
         (tmp_path / name).touch()

@@ -37,7 +37,7 @@ def none_yet() -> Iterator[None]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within some seconds."""
+    """Return True if a process ends within some seconds."""
     for _ in range(100):
         try:
             os.kill(pid, 0)
@@ -163,7 +163,7 @@ def test_the_other_files_are_checked(tmp_path: Path, word: str, said: str) -> No
 
 @pytest.mark.usefixtures("planted")
 def test_what_never_compiles_is_given_up_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing else compiles, too: --seconds counts what the compiler takes."""
+    """--seconds counts what the compiler takes, also where nothing else compiles."""
     path = tmp_path / "wrong.cu"
     path.write_text(WRONG.replace("WORD", "ENDLESS"))
     monkeypatch.setattr(patience, "_LEAST", 1)

@@ -50,9 +50,8 @@ def outside(
     if group.launch.check:
         variable, offset, distance = named(group, space, first_lane(group, address, bad), size)
         verb = "writes" if _writes(ins, space) else "reads"
-        side = "before the start" if offset < 0 else "past the end"
         message = (
-            f"{verb} {size} bytes at offset {offset} of {variable}, up to {distance} bytes {side}"
+            f"{verb} {size} bytes {beyond(variable, offset, distance)}"
             if distance < FAR
             else f"{verb} {size} bytes far from all memory ({variable} is nearest, {distance:,} bytes away): "
             "the address may come from what nothing has written, or be one of the host's"
@@ -99,6 +98,12 @@ def named(group: Group, space: str, address: int, size: int) -> tuple[str, int, 
     distance = -address if address < 0 else max(0, address + size - (scratch.each or scratch.size))
     name, offset = group.launch.variable(space, address)
     return name, offset, distance
+
+
+def beyond(variable: str, offset: int, distance: int) -> str:
+    """Return where an access lies that is `named` so, outside of its variable."""
+    side = "before the start" if offset < 0 else "past the end"
+    return f"at offset {offset} of {variable}, up to {distance} bytes {side}"
 
 
 def fault(

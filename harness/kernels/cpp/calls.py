@@ -55,7 +55,12 @@ def own(kernel: Kernel) -> str:
 
 def entries(kernel: Kernel) -> list[text.Entry]:
     """Return the kernels of a kernel's file, with those that macros of its headers make."""
-    return text.entries(seen(own(kernel), tuple(includes.of(kernel).own.values())).texts[0])
+    return listed(own(kernel), tuple(includes.of(kernel).own.values()))
+
+
+def listed(source: str, headers: tuple[bytes, ...]) -> list[text.Entry]:
+    """Return the kernels of a text, with those that macros of its headers make."""
+    return text.entries(seen(source, headers).texts[0])
 
 
 def texts(kernel: Kernel) -> tuple[str, ...]:

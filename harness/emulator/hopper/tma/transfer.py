@@ -28,7 +28,7 @@ from harness.emulator.hopper.tma.boxes import (
 from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
-from harness.emulator.watch.faults import FAR, named
+from harness.emulator.watch.faults import FAR, beyond, named
 
 _WINDOW_MASK = (1 << WINDOW) - 1
 
@@ -188,8 +188,7 @@ class Transfer:
     def _outside(self, verb: str, far: int, size: int) -> None:
         """Report that the copy goes past what it copies from, or to, with the `size` bytes at `far`."""
         variable, offset, distance = named(self.group, "global", far, size)
-        side = "before the start" if offset < 0 else "past the end"
-        where = f"at offset {offset} of {variable}, up to {distance} bytes {side}"
+        where = beyond(variable, offset, distance)
         if distance >= FAR:
             where = f"that lie in no buffer ({variable} is nearest)"
         misuse(self.group, self.ins, f"{verb} {size} bytes {where}", kind="out of bounds")

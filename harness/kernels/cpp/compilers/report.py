@@ -1,4 +1,4 @@
-"""What ptxas reports of a kernel: its resources, and wgmma instructions that wait for one another."""
+"""Read what ptxas reports of a kernel: its resources, and wgmma instructions that wait for one another."""
 
 from __future__ import annotations
 
