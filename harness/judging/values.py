@@ -186,10 +186,14 @@ def _dust(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styl
 
 
 def _one_large(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
-    """Make one product of each sum large, and all of one sign: what is left out beside it is missed."""
+    """Make one product of each sum large, and all of one sign: what is left out beside it is missed.
+
+    A sum that cuts what lies below it, as that of tensor cores and of kernels in terms of a smaller type,
+    is always cut the same way: its errors add up, and a quarter of a rounding a product is allowed.
+    """
     a, b = np.abs(a) * np.exp2(rng.integers(-21, -18, a.shape).astype(np.float64)), np.abs(b) + 0.5
     a[np.arange(problem.M), rng.integers(problem.K, size=problem.M)] = rng.uniform(1, 2, problem.M)
-    return a, b, None
+    return a, b, max(_growth(problem.K + 3), problem.K / 4)
 
 
 def _scaled(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
