@@ -94,7 +94,9 @@ def _nearly(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> St
 
 
 def _large(problem: Gemm, a: Matrix, b: Matrix, rng: np.random.Generator) -> Styled:
-    """Make results as large as they can be where no sum of magnitudes overflows."""
+    """Make results as large as they can be where no sum of magnitudes overflows, half of them of one sign."""
+    b, alike = np.abs(b), rng.random(problem.M) < 0.5
+    a[alike] = np.abs(a[alike]) * rng.choice((-1, 1), (int(alike.sum()), 1))
     most = (np.abs(a) @ np.abs(b)).max() or 1.0
     power = 126 - math.ceil(math.log2(most))
     return a * 2.0 ** (power // 2), b * 2.0 ** (power - power // 2), None

@@ -146,13 +146,14 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         else sizes.ragged(
             replace(entry, body=pictures.plain(entry.body)),
             pictures.plain(constants.called),
-            {} if powers else {n: usual[n] for n in whole if n not in fixed and n not in derived},
+            free := {} if powers else {n: usual[n] for n in whole if n not in fixed and n not in derived},
             depth,
             launched,
             layouts,
             tight=any(n in layouts and not length.names & told.keys() for n, length in from_host.items()),
             tile=kernel.tile[-1]({}) if kernel.tile else 0,
         )
+        + sizes.rounds(entry, free if depth == 1 else {}, kernel.grid, threads)
     )
     attributes = {
         "__doc__": "Guessed arguments.",
