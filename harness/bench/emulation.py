@@ -228,7 +228,7 @@ def _alone(
             run = with_zeros(built, problem, inputs, options, run)
         if options.check and not wrong and not run.findings:
             run, wrong = further(built, problem, inputs, reference, options, memory, run)
-            if reference is not None and not wrong and not run.findings:
+            if not wrong and not run.findings:
                 run, wrong = late(built, problem, inputs, reference, options, run)
     except OutOfTime as e:
         ended = FAILED if options.strict and run.notices else LATE

@@ -114,6 +114,7 @@ def emulate(
     variables: dict[str, NDArray[np.uint8]] | None = None,
     records: Mapping[str, Record] | None = None,
     textures: Mapping[str, Texture] | None = None,
+    fences: bool = False,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
 
@@ -139,6 +140,7 @@ def emulate(
       so that launches that pass the same dict share the module
     records: what variables hold that have pointers or tensor maps in them, by their PTX names
     textures: what the module's texture and surface references are bound to, by their PTX names
+    fences: look, too, for strong reads that only a missing fence would order, see `blocks.delays.unfenced`
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
     exceeds the budget and arrays too large for this machine, and its subclasses OutOfTime when time is over,
@@ -196,6 +198,7 @@ def emulate(
             fine=fine,
             cells=cells,
             cluster=clusters,
+            fences=fences,
         )
         try:
             launch.run()

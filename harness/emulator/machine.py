@@ -85,6 +85,7 @@ class Launch:
         fine: bool,
         cells: bool,
         cluster: Index3,
+        fences: bool,
     ) -> None:
         self.code, self.entry, self.steps = code, code.entry, code.steps
         entry, self.numbers, self.paces = code.entry, code.numbers, code.paces
@@ -96,6 +97,7 @@ class Launch:
         self.constants = {symbols[name] for name in constants}  # addresses at which the kernel may not write
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
         self.schedule, self.budget, self.check, self.cells = schedule, budget, check, cells
+        self.fences = fences
         self._until = until
         self.threads = block.x * block.y * block.z
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
@@ -128,6 +130,8 @@ class Launch:
             self._run_batches()
         if self.delays is not None:
             self.delays.end()
+        if self.races is not None and self.races.unfenced is not None:
+            self.races.unfenced.report()
 
     def timely(self) -> None:
         """Raise OutOfTime if time is over."""

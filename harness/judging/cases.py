@@ -28,8 +28,8 @@ Range = tuple[int, int]
 class Kind:
     """A kind of size: the range of each axis, and whether matrices lie in wider ones.
 
-    `scaled` has alpha and beta: any, "alpha" or "beta" 1, "large" ones, alpha "zero". All sizes are multiples
-    of `step`. One that is `late` is tried last, and if it is padded, in much wider matrices.
+    `scaled` has alpha and beta: any, "alpha" or "beta" 1, "large" or "small" ones, alpha "zero". All sizes
+    are multiples of `step`. One that is `late` is tried last, and if it is padded, in much wider matrices.
     """
 
     name: str
@@ -64,6 +64,7 @@ def kinds(variant: Variant, *, large: bool) -> tuple[Kind, ...]:
         Kind(name="whole tiles", m=whole, n=whole, k=whole, step=128, late=True),
         Kind(name="no product", m=(2, 40), n=(2, 40), k=(2, 40), scaled="zero", late=True),
         Kind(name="large scalars", m=(2, 40), n=(2, 40), k=(2, 40), scaled="large", late=True),
+        Kind(name="small scalars", m=(2, 40), n=(2, 40), k=(2, 40), scaled="small", late=True),
         Kind(name="a very long sum", m=(1, 3), n=(1, 3), k=(deepest // 2, deepest), odd=True, late=True),
         Kind(name="tall", m=(long // 4, long), n=(1, 4), k=(5, 20), padded=True, late=True),
         Kind(name="wide", m=(1, 4), n=(long // 4, long), k=(5, 20), padded=True, late=True),
@@ -130,7 +131,7 @@ def _axes(rng: np.random.Generator, cls: type[Problem], kind: Kind, *, plain: bo
 
 def _scalars(rng: np.random.Generator, which: str) -> tuple[float, float]:
     """Draw alpha and beta, which are float32 without a pattern; beta is not 0."""
-    low, high = (50, 2000) if which == "large" else (0.01, 2)
+    low, high = {"large": (50, 2000), "small": (1e-6, 1e-3)}.get(which, (0.01, 2))
     alpha, beta = (float(np.float32(rng.uniform(low, high) * rng.choice((-1, 1)))) for _ in range(2))
     if which in ("alpha", "beta"):
         return (1.0, beta) if which == "alpha" else (alpha, 1.0)

@@ -33,6 +33,9 @@ _ALIGN = 256  # bytes, as cuMemAlloc aligns
 _ORDERS = ("lockstep", "warp-serial", "backward")  # schedules of repeats in the emulator, in turn
 _BUDGET = 400_000  # instructions of a batch of blocks in the emulator: some seconds
 MOST_WORKSPACE = 1 << 30  # bytes
+_FLUSHES = re.compile(
+    r"\b(?:red|atom)\.(?!(?:\w+\.)*shared)[\w.:]*\badd\b[\w.:]*f32|\bcp\.reduce\.async\.bulk\b[\w.:]*\badd\b"
+)
 _SHAPE = re.compile(r"\.m(\d+)n(\d+)k(\d+)\b")  # of a matrix instruction
 
 
@@ -59,6 +62,7 @@ class Machine(Protocol):
 
     where: str
     sms: int
+    flushes: bool  # the kernel adds up by atomics that flush subnormal results to zero
 
     def run(
         self, problem: Problem, inputs: Mapping[str, NDArray[Any]], *, watched: bool = False, turn: int = 0
@@ -81,7 +85,7 @@ class Emulated:
     where, sms = EMULATOR, emulation.SMS
 
     def __init__(self, built: Built) -> None:
-        self._built = built
+        self._built, self.flushes = built, flushes(built.cubin.ptx)
         self.forget()
 
     def forget(self) -> None:
@@ -112,6 +116,7 @@ class OnGpu(Closing):
 
     def __init__(self, context: Context, built: Built) -> None:
         self._context, self._built, self.sms = context, built, context.device.sms
+        self.flushes = flushes(built.cubin.ptx)
         self._rng = np.random.default_rng()
         self._memory: DeviceBuffer | None = None
         self._module: Module | None = None
@@ -191,6 +196,11 @@ class OnGpu(Closing):
             self._module.close()
         self._memory = self._module = None
         self._owned.close()
+
+
+def flushes(ptx: str) -> bool:
+    """Return True where a kernel adds up float32 by atomics outside of shared memory (PTX ISA, "atom")."""
+    return _FLUSHES.search(ptx) is not None
 
 
 def matrix_products(counts: Iterable[Counts]) -> float:

@@ -46,6 +46,14 @@ _PLACES = (
     "__FILE__", "__BASE_FILE__", "__FILE_NAME__", "__DATE__", "__TIME__", "__TIMESTAMP__", "__builtin_FILE",
     "__builtin_FILE_NAME", "__builtin_source_location", "source_location", "__assert_fail", "__assertfail",
 )  # fmt: skip
+# What tells code what it is compiled for, and by what: elsewhere it may be other code.
+_TARGETS = (
+    "__CUDA_ARCH__", "__CUDA_ARCH_LIST__", "__CUDA_ARCH_SPECIFIC__", "__CUDA_ARCH_FAMILY_SPECIFIC__",
+    "__CUDA_MINIMUM_ARCH__", "__CUDACC_RTC__", "__NVCC__", "__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__",
+    "__CUDACC_VER_BUILD__", "__CUDACC_DEBUG__", "__CUDA_API_VERSION", "CUDART_VERSION", "CUDA_VERSION",
+    "NV_IF_TARGET", "NV_IF_ELSE_TARGET", "NV_DISPATCH_TARGET",
+)  # fmt: skip
+_FEATURE = re.compile(r"\b__CUDA_ARCH_FEAT_\w+|\b__CUDA_ARCH_HAS_\w+")
 _PASTES = re.compile(r"##|%:%:|\?\?=\?\?=")
 _WORD = re.compile(r"\w+", re.ASCII)
 _PROBES = re.compile(r"\b__has_(?:include|include_next|embed)\b|\.incbin\b|\.include\b")
@@ -68,6 +76,21 @@ class Submission:
         for name, data in sorted(self.files.items()):
             found.update(f"{name}\0{len(data)}\0".encode() + data)
         return found.hexdigest()
+
+    @property
+    def targets(self) -> str:
+        """Return what tells its C++ which architecture it is compiled for, and where; empty without any."""
+        texts = {n: _spliced(data.decode(errors="replace")) for n, data in self.files.items()}
+        pieces = set[str]()
+        for name, text in ((n, text) for n, text in texts.items() if not n.endswith(".ptx")):
+            pieces |= (words := set(_WORD.findall(text)))
+            feature = _FEATURE.search(text)
+            known = next((place for place in _TARGETS if place in words), feature[0] if feature else "")
+            if known:
+                return f"{known}, {_place(PurePosixPath(name), text, text.index(known))}"
+        pasted = any(map(_PASTES.search, texts.values()))
+        known = next((place for place in _TARGETS if pasted and _made_of(place, pieces)), "")
+        return f"## may paste {known}" if known else ""
 
     def copy(self, folder: Path) -> Path:
         """Write all files below `folder`, and return the path of the kernel there."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from harness.bench.emulation import matrix_instructions
 from harness.errors import ContextLost, EmulatorError, HarnessError, NeedsGpu, OutOfMemory
-from harness.judging import values
+from harness.judging import rare, values
 from harness.judging.cases import Kind, drawn, kinds, seeds, sequence_size, takes
 from harness.judging.machines import Machine, Ran, matrix_products
 from harness.judging.values import Trial
@@ -198,8 +198,11 @@ class Trials:
         for kind in (many, few):
             problem = drawn(self.rng, self.variant, self.cls, kind, sms=self.machine.sms)
             if isinstance(problem, Gemm):
+                left_out = {rare.TINY} if self.machine.flushes else set()
+                left_out |= set(rare.STYLES) if kind is few else set()
                 for style in values.styles(problem):
-                    yield partial(self._style, problem, style)
+                    if style not in left_out:
+                        yield partial(self._style, problem, style)
 
     def _style(self, problem: Gemm, style: str) -> None:
         self.machine.forget()

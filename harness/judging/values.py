@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.judging import rare
 from harness.kernels.dtypes import FP32
 from harness.problems.gemm import Gemm
 from harness.problems.protocol import Reference
@@ -82,6 +83,7 @@ def styles(problem: Gemm) -> tuple[str, ...]:
     small products beside a large one are for types that round sums to nearest.
     """
     only = [] if problem.dtype is FP32 else ["subnormal", "constant rows", "one large product", "integers"]
+    only += [] if problem.dtype is FP32 else rare.FLOAT32
     only += ["scaled rows and columns", "few products among dust"] if problem.dtype.name == "fp16" else []
     return tuple(name for name in _STYLES if name not in only)
 
@@ -96,8 +98,10 @@ def styled(problem: Gemm, style: str, seed: int) -> Trial:
     a, b, growth = _STYLES[style](problem, a, b, rng)
     inputs = filled(problem, base, a, b)
     reference = problem.reference(inputs)
-    if style in _UNEVEN:
+    if style in _UNEVEN or style in rare.STYLES:
         reference = replace(reference, rms_bound=None)
+    if style == rare.TINY:  # each of several terms of a product may be rounded to a multiple of 2^-149
+        reference = replace(reference, bound=reference.bound + 16 * (problem.K + 3) * 2.0**-149)
     return Trial(inputs=inputs, reference=_rebound(problem, reference, growth))
 
 
@@ -273,4 +277,5 @@ _STYLES: dict[str, _Style] = {
     "constant rows": _constant,
     "subnormal": _subnormal,
     "infinity and NaN": _one_sign,  # made by `_unbounded`
+    **rare.STYLES,
 }

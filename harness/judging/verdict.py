@@ -37,6 +37,7 @@ CHECKS: dict[str, tuple[tuple[str, ...], str]] = {
         (STATIC,),
         "traps, printing, prefetches, discards, the number of the SM or warp (a warning)",
     ),
+    "other architectures": ((STATIC,), "code that may be other code for another GPU or compiler (a warning)"),
     "drawn shapes": ((EMULATOR, GPU), "a kernel that knows the shapes at which it is verified"),
     "values": ((EMULATOR, GPU), "less precision, terms left out, ranges not covered"),
     "spoilt output": ((EMULATOR, GPU), "work done only where the output holds a value that it knows"),

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import BuildError, HarnessError, MissingDependency, NoGpu, SpecError
 from harness.judging import policy, submission
 from harness.judging.trials import Trials
-from harness.judging.verdict import FAILED, PASSED, STATIC, Check
+from harness.judging.verdict import FAILED, PASSED, STATIC, WARNING, Check
 from harness.kernels import arch as arch_names
 from harness.kernels import spec
 from harness.kernels.arch import Arch
@@ -152,6 +152,9 @@ def _prepare(request: Request, tell: Tell) -> None:
     _check(tell, "compiles", STATIC, PASSED, f"{built.cubin.compiler}, {arch}")
     for check in policy.check(built.cubin.ptx, request.allow):
         tell("check", asdict(check))
+    known = submission.read(Path(request.kernel)).targets
+    said = f"judged for {arch} alone, and it asks for another: {known}" if known else ""
+    _check(tell, "other architectures", STATIC, WARNING if known else PASSED, said)
     _check(tell, "ends", STATIC, PASSED)
 
 

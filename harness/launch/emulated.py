@@ -49,6 +49,7 @@ class Options:
     persistent kernels make their grid: on one, their blocks could not race. `strict` takes notices, such as
     stores of the same value by several threads, for findings. `budget` is the instructions that a batch of
     blocks may execute, and a launch is given up when the monotonic clock shows `until`.
+    `fences` looks for reads that only a missing fence would order.
     After a launch has been verified, `repeats` more follow, alternating between the other schedule and this
     one, since nothing else can differ from launch to launch here.
     """
@@ -64,6 +65,7 @@ class Options:
     strict: bool = False
     budget: int = BUDGET
     until: float = math.inf
+    fences: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +116,10 @@ def launch(
         shape, arguments = grid(variant, problem, sms=options.sms), problem.arguments()
         size = workspace(variant, problem, sms=options.sms)
     bound: list[Any] = [tensor_map(mapped, arrays) for mapped in maps(variant, problem)]
-    bound += [_argument(a, arrays, problem, memory.written if memory else {}) for a in arguments]
+    once = dict[str, Any]()  # an operand that is passed for two parameters is one buffer
+    for a in arguments:
+        made = _argument(a, arrays, problem, memory.written if memory else {})
+        bound.append(once.setdefault(a, made) if isinstance(a, str) else made)
     if size:
         memory = Memory() if memory is None else memory
         scratch = memory.workspaces.setdefault(size, np.zeros(size, dtype=np.uint8))
@@ -145,6 +150,7 @@ def launch(
         until=options.until,
         variables=variables,
         records=records,
+        fences=options.fences,
     )
     return run, arrays
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator import Emulation, Finding
+from harness.emulator.blocks.delays.unfenced import KIND as MISSING_FENCE
 from harness.errors import EmulatorError, HarnessError, NotEnded, OutOfTime
 from harness.launch.builds import Built
 from harness.launch.emulated import Memory, Options, launch
@@ -109,7 +110,7 @@ def late(
     built: Built,
     problem: Problem,
     inputs: Mapping[str, NDArray[Any]],
-    reference: Reference,
+    reference: Reference | None,
     options: Options,
     run: Emulation,
 ) -> tuple[Emulation, list[str]]:
@@ -117,8 +118,10 @@ def late(
     each other by them, and again with one warp late.
 
     Its numbers alone are looked at: that something is late is no fault unless they are wrong. The last
-    launch says nothing where it takes long.
+    launch says nothing where it takes long. Without a reference fences that are missing are looked for.
     """
+    if reference is None:
+        return _unfenced(built, problem, inputs, options, run), []
     if options.schedule != "lockstep" or not run.contended:
         return run, []
     for schedule in (_DELAYED, _HELD) if run.waits else (_HELD,):
@@ -139,6 +142,23 @@ def late(
         if wrong:
             return run, [f"{how}: {text}" for text in wrong]
     return run, []
+
+
+def _unfenced(
+    built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options, run: Emulation
+) -> Emulation:
+    """Launch a kernel without a reference, whose numbers cannot be looked at, again to look for fences that
+    are missing, if its threads tell each other by strong stores where they are.
+    """
+    if options.schedule != "lockstep" or not (run.contended and run.waits):
+        return run
+    until = min(options.until, time.monotonic() + _SECONDS)
+    try:
+        quick = replace(options, count=False, as_compiled=False, fences=True, until=until)
+        found = launch(built, problem, inputs, quick)[0].findings
+    except (HarnessError, MemoryError):
+        return run
+    return replace(run, findings=tuple(f for f in found if f.kind == MISSING_FENCE))
 
 
 def explained(wrong: list[str], run: Emulation) -> list[str]:

@@ -319,3 +319,9 @@ def after(problem: Problem) -> tuple[str, ...]:
     """Return the kernels and functions that made what the buffers of a guessed problem hold, in order."""
     found: tuple[str, ...] = getattr(problem, "_after", ())
     return found
+
+
+def aliases(problem: Problem) -> Mapping[str, str]:
+    """Return the pointers of a guessed problem that get the buffer of another one, and which."""
+    found: Mapping[str, str] = getattr(problem, "_aliases", {})
+    return found

@@ -29,6 +29,7 @@ from harness.judging.verdict import (
     REJECTED,
     SKIPPED,
     STATIC,
+    WARNING,
     Check,
     Timed,
     Verdict,
@@ -70,6 +71,14 @@ def test_an_honest_kernel_without_a_gpu(tmp_path: Path) -> None:
     again = emulated(tmp_path / "mine.cu")
     assert again.shapes == found.shapes[: len(again.shapes)], "the seed repeats the sizes"
     assert again.sha256 == found.sha256
+
+
+@pytest.mark.slow
+def test_a_text_that_asks_for_its_architecture_gets_a_warning(tmp_path: Path) -> None:
+    found = emulated(write(tmp_path, "#if __CUDA_ARCH__ < 800\n#define LESS\n#endif\n" + BODY))
+    (check,) = (c for c in found.checks if c.name == "other architectures")
+    assert check.outcome == WARNING and "__CUDA_ARCH__, mine.cu:" in check.reason
+    assert "sm_" in check.reason and found.failed == ()
 
 
 def test_python_of_a_submission_is_not_executed(tmp_path: Path) -> None:

@@ -227,3 +227,22 @@ def test_keys_that_might_do_harm_are_refused(tmp_path: Path, keys: str) -> None:
 def test_options_that_change_code_alone_are_taken(tmp_path: Path) -> None:
     safe = '"--use_fast_math", "-fmad=false", "--std=c++20", "-maxrregcount=64", "-DTILE=16", "-Xptxas=-O2"'
     submission.check(spec.load(with_keys(tmp_path, f"options = [{safe}]")))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("#if __CUDA_ARCH__ >= 900\nint x;\n#endif", "__CUDA_ARCH__, k.cu:6"),
+        ("#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n#endif", "__CUDA_ARCH_FEAT_SM90_ALL, k.cu:6"),
+        ("int x;\n#ifdef __CUDACC_RTC__\n#endif", "__CUDACC_RTC__, k.cu:7"),
+        ("NV_IF_TARGET(NV_PROVIDES_SM_90, (int x;))", "NV_IF_TARGET, k.cu:6"),
+        ("#define JOIN(a, b) a##b\n#if JOIN(__CUDA_, ARCH__) > 900\n#endif", "## may paste __CUDA_ARCH__"),
+        ("#define JOIN(a, b) a##b\nint JOIN(x, y);", ""),
+        ("int __CUDA_ARCH = 3;", ""),
+    ],
+)
+def test_what_tells_the_architecture_is_noticed(tmp_path: Path, text: str, said: str) -> None:
+    assert submission.read(write(tmp_path, text)).targets == said
+    header = write(tmp_path, '#include "other.h"')
+    (tmp_path / "other.h").write_text(text)
+    assert bool(submission.read(header).targets) == bool(said)

@@ -131,11 +131,13 @@ def test_a_part_of_a_name_is_no_entry(tmp_path: Path, suffix: str) -> None:
     assert check_file(path, "--entry", "added")[0] == 0
 
 
-def test_a_struct_is_refused_by_its_size(tmp_path: Path) -> None:
+def test_a_struct_of_which_the_address_is_taken_is_refused_by_its_size(tmp_path: Path) -> None:
     path = tmp_path / "whole.ptx"
     path.write_text(
-        compile_ptx("""struct P { float* x; int n; };
-        extern "C" __global__ void whole(P p) { p.x[threadIdx.x] = p.n; }""")
+        compile_ptx("""struct P { float* x; int n[2]; };
+        extern "C" __global__ void whole(const __grid_constant__ P p) {
+          p.x[threadIdx.x] = p.n[threadIdx.x % 2];
+        }""")
     )
     code, output = check_file(path)
     assert code == 2 and "param_0 of whole is a struct_of_16_bytes" in output, output
@@ -169,3 +171,51 @@ def test_strides_of_several_dimensions(tmp_path: Path, old: str, new: str, said:
     code, output = check_file(path)
     assert code == (1 if said else 0) and said in output, output
     assert "-a stride_am=64 -a stride_ak=1" in output
+
+
+STRUCT = """
+struct Params { const float* x; float* y; const float* bias; long long batch; int rows, cols;
+  float alpha; bool add; };
+extern "C" __global__ void biased(Params p, int unused) {
+  int c = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
+  if (r >= p.rows || c >= p.cols) return;
+  float v = p.alpha * p.x[r * p.cols + c];
+  p.y[r * p.cols + c] = p.add ? v + p.bias[c] : v;
+}
+"""
+SHARED = """
+struct Reduce { const float* x; float* sums; int n; };
+struct Nothing {};
+extern "C" __global__ void sums(Nothing, const Reduce p) {
+  __shared__ float s[128];
+  int i = blockIdx.x * 128 + threadIdx.x;
+  s[threadIdx.x] = i < p.n ? p.x[i] : 0;
+  __syncthreads();
+  for (int k = 64; k; k /= 2) { if (threadIdx.x < k) s[threadIdx.x] += s[threadIdx.x + k]; __syncthreads(); }
+  if (threadIdx.x == 0) p.sums[blockIdx.x] = s[0];
+}
+"""
+IN_STRUCTS = [  # text, old, new, what is said, and whether a plain run of the tests asks it
+    (STRUCT, "", "", "", True),
+    (STRUCT, "c >= p.cols", "c > p.cols", "out of bounds", True),
+    (STRUCT, " || c >= p.cols", "", "out of bounds", False),
+    (STRUCT, "p.y[r * p.cols + c] =", "p.y[r * p.cols + c / 2] =", "hazard", False),
+    (SHARED, "", "", "", False),
+    (SHARED, "__syncthreads(); }", "}", "hazard", False),
+    (SHARED, "i < p.n ?", "i <= p.n ?", "out of bounds", False),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "said"),
+    sweep([case[:4] for case in IN_STRUCTS], lambda *case: (*case, True) in IN_STRUCTS),
+)
+def test_structs_by_value_are_what_is_loaded_from_them(
+    tmp_path: Path, text: str, old: str, new: str, said: str
+) -> None:
+    assert old in text
+    path = tmp_path / "structs.ptx"
+    path.write_text(compile_ptx(text.replace(old, new, 1) if old else text))
+    code, output = check_file(path, "--block", "128")
+    assert code == bool(said) and said in output, output
+    assert "no value can be guessed" not in output

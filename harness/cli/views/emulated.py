@@ -171,7 +171,7 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
     from harness.kernels.cpp.host import launches
     from harness.launch import kernel
     from harness.problems.guessed.arguments import digits
-    from harness.problems.protocol import after, lengthened, unverified
+    from harness.problems.protocol import after, aliases, lengthened, unverified
 
     found = []
     for row in (row for row in rows if row.built is not None and unverified(row.problem)):
@@ -194,6 +194,8 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
         longer = ", ".join(f"{name} ({old} guessed)" for name, old in lengthened(row.problem).items())
         said += f". As long as the kernel goes: {longer}" * bool(longer)
         said += f", after {', '.join(before)} on the same buffers" if (before := after(row.problem)) else ""
+        one = aliases(row.problem).items()
+        said += "".join(f"; {other} and {name} are one buffer, as in host code" for name, other in one)
         found.append(said)
     if found:
         found.append(

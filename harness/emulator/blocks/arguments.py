@@ -45,7 +45,8 @@ def bind(
 ) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
     """Return the buffers among the arguments, and a function that makes the parameter space.
 
-    Behind them are those of `records`, which are what variables hold.
+    Behind them are those of `records`, which are what variables hold. One that is given twice is one and the
+    same.
 
     That function takes the arena in which the buffers have their addresses, and returns the bytes of the
     ``.param`` space. A tensor map, or a struct with several, may also be passed as a pointer to it: it then
@@ -56,12 +57,13 @@ def bind(
         raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}")
     handles = {id(texture): np.uint64(handle) for handle, texture in handles_of(arguments).items()}
     given: list[Buffer | Record | TensorMap | np.generic] = []
+    arrays: dict[int, Buffer] = {}
     for parameter, argument in zip(kernel.parameters, arguments, strict=True):
         if isinstance(argument, np.ndarray):
-            given.append(Buffer(array=argument, name=parameter.name))
+            given.append(arrays.setdefault(id(argument), Buffer(array=argument, name=parameter.name)))
         else:
             given.append(handles[id(argument)] if isinstance(argument, Texture) else argument)
-    buffers = [one for one in given if isinstance(one, Buffer)]
+    buffers = [*{id(one): one for one in given if isinstance(one, Buffer)}.values()]
     for one in given:
         # A buffer that is an argument by itself, too, is one and the same.
         inside = one.buffers if isinstance(one, Record) else ()

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from harness.emulator.ptx.program import Instruction
     from harness.emulator.watch.findings import Source
 
-_CONTROL = {"bra", "brx", "exit", "ret", "trap", "bar", "barrier"}
-_LOADS = {"ld", "ldu", "atom", "cp", "ldmatrix", "wmma", "suld"}
+CONTROL = {"bra", "brx", "exit", "ret", "trap", "bar", "barrier"}
+LOADS = {"ld", "ldu", "atom", "cp", "ldmatrix", "wmma", "suld"}
 STORES = {"st", "red", "atom", "cp", "stmatrix", "wmma", "sust", "sured"}
 UNKNOWN = {"wgmma", "call", "sust", "sured"}  # what they change is not among registers and memory
 _SPACES = ("global", "shared", "local")
@@ -54,7 +54,7 @@ def control_slice(code: Executable) -> Slice:
     registers: set[int] = set()
     for ins in instructions:
         reads, _ = code.registers_of(ins.index)
-        if ins.opcode[0] in _CONTROL:
+        if ins.opcode[0] in CONTROL:
             registers |= reads
         elif "sync" in ins.opcode and ins.operands:
             registers |= named(code, ins.operands[-1])
@@ -69,7 +69,7 @@ def control_slice(code: Executable) -> Slice:
             stores = ins.opcode[0] in STORES and not spaces.isdisjoint(spaces_of(ins))
             if stores or not registers.isdisjoint(writes):
                 registers |= reads
-                if ins.opcode[0] in _LOADS:
+                if ins.opcode[0] in LOADS:
                     spaces.update(spaces_of(ins))
     strange = any(ins.opcode[0] in UNKNOWN or asynchronous(ins) for ins in instructions)
     return Slice(tuple(sorted(registers)), frozenset(spaces), not strange)
@@ -84,7 +84,7 @@ def contended(code: Executable) -> tuple[Source, ...]:
     found = [
         ins
         for ins in code.entry.instructions
-        if code.paces[ins.index] == POLL and ins.opcode[0] in _LOADS and "global" in spaces_of(ins)
+        if code.paces[ins.index] == POLL and ins.opcode[0] in LOADS and "global" in spaces_of(ins)
     ]
     if not found:
         return ()

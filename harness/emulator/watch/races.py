@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.emulator.blocks.delays.unfenced import Unfenced
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import Allocation
 from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
@@ -82,10 +83,24 @@ class RaceWatch:
         self._forgotten: set[int] = set()  # the allocations whose reads are not kept
         self._meanings: dict[int, Semantics] = {}
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
+        self.unfenced: Unfenced | None = None
+        if launch.fences and not launch.asynchronous:
+            self._known.update(range(len(launch.arena.allocations)))
+            self.unfenced = Unfenced(launch, self.knowledge, self._synchronise)
 
     def start(self, first: int, blocks: int) -> Order:
         """Return the order of the threads of a batch that begins."""
-        return Order(self.knowledge, first, self._launch.threads, blocks)
+        order = Order(self.knowledge, first, self._launch.threads, blocks)
+        if self.unfenced is not None:
+            self.unfenced.start(order)
+        return order
+
+    def _both(self, order: Order, happens: Callable[[Order], None]) -> None:
+        """Let something happen that orders threads."""
+        if self.unfenced is None:
+            happens(order)
+        else:
+            self.unfenced.both(order, happens)
 
     def end_batch(self, first: int) -> None:
         """End the batch that begins with block `first`; reads of what it only read are not kept any more."""
@@ -100,7 +115,7 @@ class RaceWatch:
         """
         if lanes is not None and self._coarse and (lanes.any(0) & ~lanes.all(0)).any():
             raise Rewatch
-        order.barrier(lanes, number)
+        self._both(order, lambda one: one.barrier(lanes, number))
 
     def arrive(self, group: Group, lanes: Array, number: int) -> None:
         """Record arrivals (``bar.arrive``) of the lanes, bool (T, C), at the barrier `number`.
@@ -112,7 +127,7 @@ class RaceWatch:
         order = group.batch.order
         whole = np.zeros((order.threads, order.blocks), np.bool_)
         whole[group.row : group.row + group.shape[0]] = lanes
-        order.arrive(whole, number)
+        self._both(order, lambda one: one.arrive(whole, number))
 
     def warp_barrier(self, group: Group, active: Array) -> None:
         """Order lanes that pass a ``bar.warp.sync``, bool (warps, 32, C); those that no block has are active.
@@ -121,12 +136,13 @@ class RaceWatch:
         """
         if self._coarse and not active.all():
             raise Rewatch
-        group.batch.order.warp_barrier(group.row, active)
+        self._both(group.batch.order, lambda one: one.warp_barrier(group.row, active))
 
     def fence(self, group: Group, ins: Instruction, lanes: Array) -> None:
         """Record a fence in the lanes, bool (T, C)."""
         thread, column = np.nonzero(lanes)
-        group.batch.order.fence((thread + group.row, column), self._meaning(ins).scope)
+        places, scope = (thread + group.row, column), self._meaning(ins).scope
+        self._both(group.batch.order, lambda one: one.fence(places, scope))
 
     # -- accesses
 
@@ -255,6 +271,8 @@ class RaceWatch:
                 report(self._launch, made, inner, among=True)
         if order.orders(meaning, watched.shadow.published is not None):
             self._synchronise(watched.shadow, order, ins, kind, meaning, whole)
+        if self.unfenced is not None and name:
+            self.unfenced.touch(order, ins, kind, meaning, whole, watched, name)
 
     def _meaning(self, ins: Instruction) -> Semantics:
         """Return the memory semantics of an instruction; a block without a cluster is one of its own."""

@@ -108,7 +108,7 @@ class Shadow:
     """
 
     def __init__(self, cells: int, crowded: bool = False) -> None:
-        self._size, self._crowded = cells, crowded
+        self.size, self._crowded = cells, crowded
         self._crowds: dict[int, Crowd] = {}  # by kind
         # By kind; made with the first access.
         self._kept: list[Ends | None] = [None] * KINDS
@@ -130,29 +130,35 @@ class Shadow:
           are indices
         """
         for other in range(KINDS):
-            kept, scope = self._kept[other], within(kind, other)
-            if kept is None or scope == GRID:
+            scope = within(kind, other)
+            if scope == GRID:
                 continue
-            for place, (who, when, where) in enumerate(kept):
-                found = who[lanes.cells]
-                others = (found != 0) & (found != lanes.grid + 1)
-                if place:
-                    others &= found != kept[0][0][lanes.cells]  # the lowest was compared already
-                some = np.nonzero(others)[0]
-                if not len(some):
-                    continue
-                cells, thread = lanes.cells[some], found[some].astype(np.int64) - 1
-                bad = ~knows(some, thread, when[cells].astype(np.int64))
-                bad &= apart(scope, threads, clusters, thread, lanes.grid[some])
-                if bad.any():
-                    yield Conflict(other, some[bad], thread[bad], where[cells][bad])
-            if other in self._crowds:
-                some, thread, when, where = self._crowds[other].at(lanes.cells)
-                bad = thread != lanes.grid[some]
-                bad[bad] = ~knows(some[bad], thread[bad], when[bad])
+            for some, thread, when, where in self.earlier(other, lanes):
+                bad = ~knows(some, thread, when)
                 bad &= apart(scope, threads, clusters, thread, lanes.grid[some])
                 if bad.any():
                     yield Conflict(other, some[bad], thread[bad], where[bad])
+
+    def earlier(self, kind: int, lanes: Lanes) -> Iterator[tuple[Array, Array, Array, Array]]:
+        """Yield the accesses of a kind that other threads have made to the cells of lanes.
+
+        These are, elementwise, indices of lanes, the threads, their stamps and the indices of instructions.
+        """
+        kept = self._kept[kind]
+        for place, (who, when, where) in enumerate(kept or ()):
+            found = who[lanes.cells]
+            others = (found != 0) & (found != lanes.grid + 1)
+            if kept and place:
+                others &= found != kept[0][0][lanes.cells]  # the lowest was told already
+            some = np.nonzero(others)[0]
+            if len(some):
+                cells = lanes.cells[some]
+                yield some, found[some].astype(np.int64) - 1, when[cells].astype(np.int64), where[cells]
+        if kind in self._crowds:
+            some, thread, when, where = self._crowds[kind].at(lanes.cells)
+            other = thread != lanes.grid[some]
+            if other.any():
+                yield some[other], thread[other], when[other], where[other]
 
     def add(
         self,
@@ -172,9 +178,9 @@ class Shadow:
         if kept is None:
             kept = tuple(
                 (
-                    np.zeros(self._size, np.int32),
-                    np.zeros(self._size, np.int32),
-                    np.zeros(self._size, np.int32),
+                    np.zeros(self.size, np.int32),
+                    np.zeros(self.size, np.int32),
+                    np.zeros(self.size, np.int32),
                 )
                 for _ in range(2)
             )
@@ -216,7 +222,7 @@ class Shadow:
         for cells, threads, stamps, sites in left:
             gone = (kept[0][0][cells] != threads) & (kept[1][0][cells] != threads)
             if gone.any():
-                crowd = self._crowds.setdefault(kind, Crowd(self._size))
+                crowd = self._crowds.setdefault(kind, Crowd(self.size))
                 crowd.add(cells[gone], threads[gone].astype(np.int64) - 1, stamps[gone], sites[gone])
 
     def among(self, kind: int, lanes: Lanes, threads: int, clusters: Array | None = None) -> Conflict | None:
@@ -238,7 +244,7 @@ class Shadow:
         def halves(cells: Array) -> Array:
             return np.repeat(cells.reshape(-1, columns), 2, axis=0).ravel()
 
-        finer = Shadow(self._size * 2, self._crowded)
+        finer = Shadow(self.size * 2, self._crowded)
         finer._crowds = {kind: crowd.refined(columns) for kind, crowd in self._crowds.items()}
         for kind, kept in enumerate(self._kept):
             if kept is not None:
@@ -259,7 +265,7 @@ class Shadow:
     def publications(self) -> Array:
         """Return the nodes published at each cell, made when they are first needed."""
         if self.published is None:
-            self.published = np.zeros(self._size, np.int64)
+            self.published = np.zeros(self.size, np.int64)
         return self.published
 
 

@@ -32,8 +32,8 @@ _NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
 _TAKEN = frozenset(
     re.findall(
         r"\w+",
-        """_after _given _lengthened _longer _mistakes _operands _parameters _still _types _zeroed accumulates
-        arguments atol axes bench_axes buffer_bytes bytes constants element_types extents flops
+        """_after _aliases _given _lengthened _longer _mistakes _operands _parameters _still _types _zeroed
+        accumulates arguments atol axes bench_axes buffer_bytes bytes constants element_types extents flops
         from_axes inputs intensity label outputs reference rtol scalar self unverified updated variables
         verify_axes""",
     )

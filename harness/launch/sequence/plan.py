@@ -17,19 +17,11 @@ from harness.kernels import catalog, text
 from harness.kernels.cpp import calls, elements, guesses
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.order import steps
-from harness.kernels.cpp.host.order.host_calls import (
-    ALLOCATE,
-    COPY,
-    FILL,
-    GIVEN,
-    LAUNCH,
-    LOST,
-    SCANS,
-    Step,
-)
+from harness.kernels.cpp.host.order.host_calls import ALLOCATE, COPY, FILL, GIVEN, LAUNCH, LOST, SCANS, Step
 from harness.kernels.cpp.host.values import SIZEOF
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
+from harness.problems.guessed.allocated import together
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.guessed.contents import Held
 from harness.problems.protocol import Problem, unverified
@@ -322,9 +314,11 @@ def _member(
         for n in blocks:
             threads *= n
         kernel = replace(kernel, grid=tuple(map(Expr.parse, blocks))) if threads <= _THREADS else kernel
+    filled = type(problem).from_axes(axes)
+    filled._aliases = together(launch.pointers(), launch.known.types)
     return Member(
         kernel=kernel,
-        problem=type(problem).from_axes(axes),
+        problem=filled,
         buffers={p.name: buffer for p, buffer in launch.pointers()},
         written=frozenset(launch.written()),
         holds=launch.known.holds,

@@ -23,7 +23,7 @@ from harness.launch.emulated import Memory, Options, launch
 from harness.launch.sequence import plan
 from harness.launch.sequence.plan import Member, Plan, parameters_of
 from harness.problems.guessed.contents import Held
-from harness.problems.protocol import Problem
+from harness.problems.protocol import Problem, aliases
 from harness.support.cache import Cache
 
 _SECONDS = 2.0  # that the launches before may take, and one on guessed contents
@@ -205,7 +205,7 @@ def _launched(member: Member, built: Built, buffers: _Buffers, options: Options)
     inputs = _inputs(member, buffers, options.seed)
     run, arrays = launch(one, member.problem, inputs, options, buffers.memory(member))
     for name, buffer in member.buffers.items():
-        if buffer in member.written:
+        if buffer in member.written and name not in aliases(member.problem):
             buffers.bytes[buffer] = np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8)
             if not member.exact:
                 buffers.written.pop(buffer, None)

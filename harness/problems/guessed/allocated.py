@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
@@ -19,6 +20,13 @@ from harness.problems.protocol import Problem
 FEW = 1024  # numbers of the host in constant memory that are taken as they stand
 _MOST = 224 * 1024  # bytes of shared memory
 _BYTES = 2**22  # of a buffer whose length is a number
+_CAST = re.compile(r"\A\(\s*(?:const\s+)?[\w:]+(?:\s+const)?\s*\*\s*(?:__restrict__\s*)?\)\s*")
+_CALLED = re.compile(r"(?:(?:thrust\s*::\s*)?raw_pointer_cast|\w+_cast\s*<[^<>]*>)\s*\(\s*(.*?)\s*\)")
+_BUFFER = re.compile(  # the same each time: d_x, this->x, x[0], x.data(), x.data_ptr<float>()
+    r"(?:(?:this|\w+)\s*->\s*)?[A-Za-z_]\w*(?:\s*(?:\.|->)\s*\w+|\[\w+\])*"
+    r"(?:\s*(?:\.|->)\s*(?:data|get|(?:mutable_|const_)?data_ptr)\s*(?:<[^<>()]*>)?\s*\(\s*\))?"
+)
+_NONE = {"", "NULL", "nullptr", "0"}
 
 
 def lengths(
@@ -89,6 +97,35 @@ def shared(kernel: Kernel, problem: type[Problem]) -> Kernel:
             most = max(most, room({name: int(sizes[name]) for name in room.names & sizes.keys()}))
         return replace(kernel, shared=Expr.parse(most)) if 0 < most <= _MOST else kernel
     return kernel
+
+
+def aliases(
+    launched: Launch | None, entry: text.Entry, pointers: Sequence[text.Parameter], types: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the pointers that host code gives the buffer of another, ``k<<<g, b>>>(a, a)``, and of which."""
+    names, given = {p.name for p in pointers if not p.constant}, list[tuple[text.Parameter, str]]()
+    for p, written in zip(entry.parameters, launches.passed(launched, entry), strict=True):
+        called = _CALLED.fullmatch(buffer := _CAST.sub("", written.strip()))
+        buffer = called[1] if called else buffer
+        if p.pointer and p.name in names and _BUFFER.fullmatch(buffer) and buffer not in _NONE:
+            given.append((p, buffer))
+    return together(given, types)
+
+
+def together(given: Iterable[tuple[text.Parameter, str]], types: Mapping[str, Any]) -> dict[str, str]:
+    """Return the pointers that are `given` a buffer that another one of the same type has, and which.
+
+    That is the first one through which the kernel may write, if there is one.
+    """
+    found = dict[str, str]()
+    buffers = dict[tuple[str, elements.Type], list[text.Parameter]]()
+    for p, buffer in given:
+        if not any(elements.pointers(types[p.name])):
+            buffers.setdefault((buffer, types[p.name]), []).append(p)
+    for several in buffers.values():
+        chosen = next((p for p in several if not p.const), several[0])
+        found |= {p.name: chosen.name for p in several if p is not chosen}
+    return found
 
 
 def rooms(

@@ -127,7 +127,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         strides=list(apart), pitches=list(pitches), derived=derived,
         changed=[p.name for p in pointers if not p.const or p.name in maps], dimensions=shaped,
         images=replace(pictures, extents=images.extents(pictures, whole, numbers, size)),
-        source="\n".join(map(text.blank, texts)),
+        source="\n".join(map(text.blank, texts)), aliases=allocated.aliases(launched, entry, pointers, types),
     )  # fmt: skip
 
     passed = functools.partial(_passed, known=parameters, structs=structs, maps=maps)
@@ -146,13 +146,14 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         else sizes.ragged(
             replace(entry, body=pictures.plain(entry.body)),
             pictures.plain(constants.called),
-            {} if powers else {n: usual[n] for n in whole if n not in fixed and n not in derived},
+            free := {} if powers else {n: usual[n] for n in whole if n not in fixed and n not in derived},
             depth,
             launched,
             layouts,
             tight=any(n in layouts and not length.names & told.keys() for n, length in from_host.items()),
             tile=kernel.tile[-1]({}) if kernel.tile else 0,
         )
+        + sizes.rounds(entry, free if depth == 1 else {}, kernel.grid, threads)
     )
     attributes = {
         "__doc__": "Guessed arguments.",
@@ -176,6 +177,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             host, entry, kernel.entry, numbers, {p.name: elements.size(types[p.name]) for p in pointers}
         ),
         "_zeroed": constants.zeroed,
+        "_aliases": parameters.aliases,
         "_parameters": parameters,
     }
     return type("Guessed", (ArrayProblem,), attributes)
@@ -193,7 +195,7 @@ def _passed(
     for name, kind in structs.items():
         told = pointed.told(kind, known.ties.get(name, ()), axes)
         found[name] = pointed.argument(name, kind, axes[name], maps, told)
-    found |= {n: shaped.argument(n, types[n], axes) for n in shaped.ranks}
+    found |= {n: shaped.argument(n, types[n], axes) for n in shaped.ranks} | problem._aliases
     found |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
     found |= {n: pointed.array(n, maps[n], each.number(axes)) for n, each in known.several.items()}
     found |= known.images.arguments(axes)

@@ -55,6 +55,7 @@ class Parameters:
     ended: of pointers that are vectors the size that ends them
     several: the pointers that lead to arrays of tensor maps
     source: the texts of the kernel, which have functions that it calls
+    aliases: the pointers that host code gives the buffer of another one, and which
     """
 
     values: Sequence[text.Parameter]
@@ -85,6 +86,7 @@ class Parameters:
     ended: Mapping[str, str] = field(default_factory=dict)
     several: Mapping[str, pointed.Several] = field(default_factory=dict)
     source: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def _ends(self) -> dict[str, list[Expr]]:
@@ -150,7 +152,10 @@ class Parameters:
                 hint=f"say how long one is: -a {large.partition('.')[0]}.0=16",
             )
         images = self.images.counted(axes, self.integers(axes))
-        return {**dimensions, **found, **self._allocated(axes), **tables, **self.held, **images, **whole}
+        found = {**dimensions, **found, **self._allocated(axes), **tables, **self.held, **images, **whole}
+        for name, other in self.aliases.items():
+            found[name] = found[other] = max(found[name], found[other])
+        return found
 
     def filled(self, cls: type[ArrayProblem], axes: Axes) -> ArrayProblem:
         """Return a problem of a class with the axes that are given, and what follows from them."""
@@ -205,6 +210,7 @@ class Parameters:
             return None
         found: Any = type(problem).from_axes({**given, **more})
         found._given, found._lengthened = given, {name: getattr(problem, name) for name in more}
+        found._aliases = problem._aliases
         longer: ArrayProblem = found
         return longer
 

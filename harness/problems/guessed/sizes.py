@@ -42,6 +42,7 @@ _MATRICES = re.compile(  # ``float4;`` stands for vectors of PTX
 _STEPS = re.compile(r"\+\+|--|blockDim|gridDim|step|stride|warp|lane|\b32\b", re.IGNORECASE)  # not of tiles
 _WIDEST = 16  # bytes of an element to which a pitch in bytes leads
 _FEW, _UNEQUAL, _APART = 16, 3, (0, 5, 9)
+_ROUND, _REST = 2**14, 64  # threads of a grid that goes around, at most, and what is left for a last round
 
 
 def layouts(entry: text.Entry, whole: Sequence[str], launched: Launch | None) -> dict[str, list[str]]:
@@ -216,6 +217,21 @@ def apart(body: str, name: str, pointers: Sequence[str], others: Sequence[str] =
         or any(n.count("*") > 1 and re.search(rf"\b(?:{added})\s*\+\s*{at}\b", body) for at, n in placed)
         or any(re.search(rf"\*\s*(?:{sizes})\b", n) and re.search(rf"\[\s*{at}\b", body) for at, n in placed)
     )
+
+
+def rounds(
+    entry: text.Entry, usual: Mapping[str, int], grid: Sequence[Expr], threads: int
+) -> list[dict[str, int]]:
+    """Return a size at which the blocks of the host's grid go on to other items, two or three times each.
+
+    That is for a loop whose step is `gridDim`, and one size; a grid of that many blocks covers the usual one.
+    """
+    blocks = grid[0]({}) if grid and not any(e.names for e in grid) else 0
+    steps = re.search(r"\+=[^;)]*\bgridDim\b|=\s*\w+\s*\+\s*gridDim\b", entry.body)
+    if not steps or len(usual) != 1 or not 0 < blocks * threads <= _ROUND:
+        return []
+    size = 2 * blocks * threads + _REST
+    return [dict.fromkeys(usual, size)] if max(usual.values()) < size else []
 
 
 def ragged(

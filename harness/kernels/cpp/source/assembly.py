@@ -96,6 +96,37 @@ def statements(body: str) -> Iterator[str]:
             yield words
 
 
+def members(entry: Entry, parameter: Parameter) -> dict[int, str] | None:
+    """Return the types of a struct by value by their offsets, as an entry loads them; f64 to b8 between them.
+
+    None is returned where something else is done with it, as with a tensor map, or an array in it.
+    """
+    found, of_entry = dict[int, str](), re.escape(parameter.of_entry)
+    loads = re.findall(
+        rf"ld\.param\S*?\.(\w+)\s+([^\[\];]*)\[\s*{of_entry}\s*(?:\+\s*(\d+)\s*)?\]", entry.body
+    )
+    if len(loads) != len(re.findall(rf"(?<![\w$]){of_entry}(?![\w$])", entry.body)):
+        return None
+    for kind, into, offset in loads:
+        for n in range(len(re.findall(r"%[\w$]+", into))):
+            found[int(offset or 0) + n * bytes_of(kind)] = kind
+    at = 0
+    for place in (*sorted(found), parameter.bytes):
+        if at > place:  # two loads overlap
+            return None
+        while at < place:
+            width = next(n for n in (8, 4, 1) if at % n == 0 and at + n <= place)
+            found[at] = {8: "f64", 4: "f32", 1: "b8"}[width]
+            at += width
+        at += bytes_of(found[place]) if place in found else 0
+    return dict(sorted(found.items()))
+
+
+def bytes_of(kind: str) -> int:
+    """Return the bytes of a type, such as ``u32``."""
+    return int(re.findall(r"\d+", kind)[0]) // 8
+
+
 def operands(text: str) -> list[str]:
     """Return the operands of an instruction: vectors in parentheses, addresses in brackets."""
     return [" ".join(o.split()) for o in re.findall(r"\([^)]*\)|\[[^]]*\]|[^,\s|][^,|]*", text)]

@@ -89,6 +89,8 @@ class _Kernel:
         self._written = set[str]()
         self._values, self._lines = dict[str, Sum | str](), list[str]()
         self._made, self._extents = "", list[str]()
+        known = {p.of_entry: assembly.members(entry, p) for p in entry.parameters if p.bytes}
+        self._structs = {name: members for name, members in known.items() if members}
 
     def text(self) -> str:
         """Return the function. It is read twice: the second time with the sizes of elements."""
@@ -100,12 +102,15 @@ class _Kernel:
                     self._read(statement)
         # How much dynamic shared memory it has is not in PTX: it may be all that there is.
         shared = "".join(f"extern __shared__ char {name_of(n)}[]; {_ASKED}\n" for n in self._entry.dynamic)
+        shared += "".join(
+            map(self._struct, (p for p in self._entry.parameters if p.of_entry in self._structs))
+        )
         head = f" __launch_bounds__({self._entry.threads})" if self._entry.threads else ""
         listed = ", ".join(map(self._declared, self._entry.parameters))
         body = "\n".join(f"    {line}" for line in self._lines)
         whole = f"{shared}__global__ void{head} {self._entry.name}({listed})\n{{\n{body}\n}}\n"
         for name in (p.name for p in self._entry.parameters):
-            if name not in self._bytes and _strides(name, body):
+            if name not in self._bytes and f"{name}." not in body and _strides(name, body):
                 whole = re.sub(rf"\b{name}\b", name.replace("param", "stride"), whole)
         return whole
 
@@ -113,11 +118,26 @@ class _Kernel:
         """Return the declaration of a parameter: a pointer if something is loaded or stored there."""
         if p.name in self._bytes or p.pointer:
             return f"{'' if p.name in self._written else 'const '}{self._element(p.name)}* {p.name}"
-        if p.bytes:
-            return f"struct_of_{p.bytes}_bytes {p.name}"
-        if p.type == "b32" and any("f32" in self._types.get(r, ()) for r in self._held(p.name)):
-            return f"float {p.name}"
-        return f"{_NUMBERS.get(p.type) or _CPP.get(p.type, 'int')} {p.name}"
+        if p.of_entry in self._structs:
+            return f"{self._entry.name}_{p.name} {p.name}"
+        return f"struct_of_{p.bytes}_bytes {p.name}" if p.bytes else self._number(p.type, p.name, p.name)
+
+    def _struct(self, p: assembly.Parameter) -> str:
+        """Return the declaration of a struct by value, with what is loaded from it as members."""
+        listed = []
+        for at, kind in self._structs[p.of_entry].items():
+            name = f"{p.name}.m{at}"
+            if name in self._bytes:
+                listed.append(f"{'' if name in self._written else 'const '}{self._element(name)}* m{at};")
+            else:
+                listed.append(f"{self._number(kind, name, f'm{at}')};")
+        return f"struct {self._entry.name}_{p.name} {{ {' '.join(listed)} }};\n"
+
+    def _number(self, kind: str, value: str, name: str) -> str:
+        """Return the declaration of a number as `name`: floating-point if registers with its value are."""
+        if kind == "b32" and any("f32" in self._types.get(r, ()) for r in self._held(value)):
+            return f"float {name}"
+        return f"{_NUMBERS.get(kind) or _CPP.get(kind, 'int')} {name}"
 
     def _held(self, name: str) -> Iterator[str]:
         return (r for r, value in self._values.items() if isinstance(value, Sum) and str(value) == name)
@@ -188,7 +208,8 @@ class _Kernel:
         parts, places = opcode.split("."), [o for o in operands if o.startswith("[")]
         loaded = _REGISTER.findall(operands[0]) if parts[0] in ("ld", "ldu", "atom") else []
         if parts[:2] == ["ld", "param"] and places:
-            self._assign(operands[0], self._argument(places[0]), condition)
+            for n, register in enumerate(loaded):
+                self._assign(register, self._argument(places[0], n, parts[-1]), condition)
             return
         if "tensor" in parts:  # where a box lies says how many there are
             corners = (r for o in places for r in _REGISTER.findall(o.partition("(")[2]))
@@ -261,12 +282,15 @@ class _Kernel:
 
     # -- values
 
-    def _argument(self, place: str) -> Sum | None:
+    def _argument(self, place: str, number: int, kind: str) -> Sum | None:
+        """Return what is loaded from a parameter, as one of several numbers of a kind."""
         found = _ADDRESS.match(place)
         for p in self._entry.parameters:
-            if found and p.of_entry == found[1] and not p.bytes:
-                pointer = p.pointer or p.type in ("u64", "b64")
-                return Sum(base=p.name) if pointer else Sum({p.name: 1})
+            if not found or p.of_entry != found[1] or (p.bytes and p.of_entry not in self._structs):
+                continue
+            at = int(found[2] or 0) + number * assembly.bytes_of(kind)
+            name, kind = (f"{p.name}.m{at}", kind) if p.bytes else (p.name, p.type)
+            return Sum(base=name) if p.pointer or kind in ("u64", "b64") else Sum({name: 1})
         return None
 
     def _place(self, place: str) -> Sum | None:

@@ -1,0 +1,49 @@
+"""Blocks of a grid that host code has as a number go around, where their loop's step is that grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.checking import check
+from shared.sweeps import sweep
+
+TILES = """
+__global__ void reversed(const float* x, float* y, int n) {
+  __shared__ float tile[256];
+  int t = threadIdx.x, tiles = (n + 255) / 256;
+  for (int k = blockIdx.x; k < tiles; k += gridDim.x) {
+    int left = min(256, n - k * 256);
+    if (t < left) tile[t] = x[k * 256 + t];
+    __syncthreads();
+    if (t < left) y[k * 256 + t] = tile[left - 1 - t];
+    __syncthreads();
+  }
+}
+int main() {
+  int n = 10000;
+  float *x, *y;
+  cudaMalloc(&x, n * sizeof(float)), cudaMalloc(&y, n * sizeof(float));
+  reversed<<<GRID, 256>>>(x, y, n);
+}
+"""
+AROUND = "n=2112"
+CASES = [  # grid, old, new, what is said, whether it goes around
+    ("4", "", "", "", True),
+    ("4", "    __syncthreads();\n  }", "  }", "WAR hazard", True),
+    ("4", "k += gridDim.x", "k += gridDim.x - 1", "race", True),
+    ("(n + 255) / 256", "", "", "", False),
+    ("1000", "", "", "", False),
+]
+
+
+@pytest.mark.parametrize(
+    ("grid", "old", "new", "said", "around"), sweep(CASES, lambda *case: case in CASES[1:2])
+)
+def test_blocks_go_around(tmp_path: Path, grid: str, old: str, new: str, said: str, around: bool) -> None:
+    assert old in TILES
+    source = TILES.replace("GRID", grid)
+    code, output = check(tmp_path, source.replace(old, new, 1) if old else source)
+    assert code == bool(said) and said in output, output
+    assert (AROUND in output) == around
