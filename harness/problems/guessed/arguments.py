@@ -23,6 +23,7 @@ from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors, tiles
 from harness.kernels.cpp.host.order import mistakes
 from harness.kernels.cpp.source import functors, macros
+from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -276,7 +277,7 @@ def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
         raise UsageError(
             f"{entry} is a template",
             where=str(kernel.path),
-            hint=f"name an instance: --entry '{guesses.example(entry)}'",
+            hint=f"name an instance: --entry '{instances.example(entry)}'",
         )
     whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host))
     return functors.shown(whole, texts, entry.types(kernel.entry))
