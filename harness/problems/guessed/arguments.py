@@ -105,7 +105,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     several = pointed.several(entry, maps, host, whole, numbers)
     few = {each.size: each.count for each in several.values() if each.size in usual}
     usual |= constants.rooms(usual) | few
-    first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
+    first = {p.name: fixed.get(p.name, usual.get(p.name, constants.given.get(p.name, 1.0))) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
@@ -170,7 +170,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "label": property(_label),
         "inputs": lambda self, seed: parameters.drawn(vars(self), np.random.default_rng(seed)),
         "reference": lambda self, inputs: None,
-        "arguments": lambda self: variables.none_of(entry.parameters, passed(self)),
+        "arguments": lambda self: variables.arguments(entry.parameters, passed(self), constants),
         "variables": lambda self: constants.held(passed(self), parameters, vars(self)),
         "_longer": parameters.longer,
         "_mistakes": mistakes.of(

@@ -17,9 +17,29 @@ def layout(body: str, pointer: str, strides: Sequence[str]) -> list[str]:
 
     Behind them is `ALONE` or `ENDLESS` where an index is added as it is.
     """
+    body = direct(body, pointer)
     used = _together(body, pointer, strides)
     found = [name for name in strides if name in used]
     return [*found, *_side_by_side(body, pointer, found)] if len(found) > 1 else []
+
+
+def direct(body: str, pointer: str) -> str:
+    """Return a body in which places are those of a pointer, not of another that begins at one of its places.
+
+    ``row[j]`` is ``x[i * stride + j]`` behind ``float* row = x + i * stride;``, if nothing moves ``row``.
+    """
+    given = rf"(?<![\w.]){re.escape(pointer)}\s*(?:\+([^][;]*))?|&\s*{re.escape(pointer)}\s*\[([^][;]*)\]"
+    alias = re.compile(rf"[\w*&>]\s*\b(\w+)\s*=\s*(?:\([\w\s]+\*\s*\)\s*)?(?:{given})\s*;")
+    for at in alias.finditer(body):
+        name, rest = at[1], f"{body[: at.start() + 1]};{body[at.end() :]}"
+        moved = rf"(?<![\w.])\b{name}\s*(?:[-+]?=(?!=)|\+\+|--)|(?:\+\+|--)\s*{name}\b|&\s*{name}\b(?!\s*\[)"
+        if re.search(moved, rest):
+            continue
+        offset = (at[2] or at[3] or "").strip()
+        rest = re.sub(rf"(?<![\w.>]){name}\s*\[", f"{pointer}[{f'{offset} + ' * bool(offset)}", rest)
+        rest = re.sub(rf"(?<![\w.>]){name}\b", f"({pointer} + {offset or 0})", rest)
+        return direct(rest, pointer)
+    return body
 
 
 def inside(layouts: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
