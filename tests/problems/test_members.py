@@ -89,7 +89,7 @@ STRUCT = "struct S { float* x; int n, m; };\n"
 @pytest.mark.parametrize(
     "kernel",
     [
-        "__device__ void f(S s) { s.x[s.n] = s.m; }\n__global__ void k(S s) { if (s.n < s.m) f(s); }",
+        "__device__ void f(S s) { S t = s; t.x[s.n] = 1; }\n__global__ void k(S s) { if (s.n < s.m) f(s); }",
         "__global__ void k(S s) { s.x[0] = s.n; }",
         "__global__ void k(S s) { int s_n = 1; s.x[s_n] = s.n + s.m; }",
         "__global__ void k(S* s) { s->x[0] = s->n + s->m; }",
@@ -100,6 +100,24 @@ def test_what_is_more_than_read_by_its_members_stays_a_struct(kernel: str) -> No
     """It is handed on whole, or a name is taken, or it has an array."""
     source = STRUCT + kernel
     assert calls.seen(source, ()).texts[0] == source
+
+
+def test_functions_that_get_a_struct_read_its_members(tmp_path: Path) -> None:
+    """Read one that a kernel hands all on to as the kernel."""
+    source = """struct S { const float* x; float* y; int rows, cols, stride; int more[3]; };
+template <bool TWICE>
+static __device__ void add(const S& s)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, j = blockIdx.y;
+    if (i < s.cols && j < s.rows) s.y[j * s.cols + i] = s.x[j * s.stride + i] + s.more[2] * TWICE;
+}
+__global__ void once(const S s) { add<false>(s); }
+__global__ void twice(const S s) { add<true>(s); }
+"""
+    code, said = check(tmp_path, source)
+    assert code == 0 and "k:twice was launched as by --grid 1,64,1 --block 256,1,1 -a s_x=65536" in said, said
+    code, said = check(tmp_path, source.replace("j * s.cols", "j * s.rows"))
+    assert code == 1 and said.count("s_y at offset") == 2, said
 
 
 def test_lines_stay_and_launches_pass_what_members_are_given() -> None:

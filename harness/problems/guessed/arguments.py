@@ -170,7 +170,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         "label": property(_label),
         "inputs": lambda self, seed: parameters.drawn(vars(self), np.random.default_rng(seed)),
         "reference": lambda self, inputs: None,
-        "arguments": lambda self: variables.arguments(entry.parameters, passed(self), constants),
+        "arguments": lambda self: variables.arguments(entry.parameters, passed(self), constants, size),
         "variables": lambda self: constants.held(passed(self), parameters, vars(self)),
         "_longer": parameters.longer,
         "_mistakes": mistakes.of(

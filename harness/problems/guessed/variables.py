@@ -179,10 +179,13 @@ class Constants:
 
 
 def arguments(
-    parameters: Sequence[text.Parameter], passed: Mapping[str, Argument], constants: Constants
+    parameters: Sequence[text.Parameter], passed: Mapping[str, Argument], constants: Constants, size: int
 ) -> tuple[Argument, ...]:
-    """Return what is passed for parameters that are no variables: one for members of a struct."""
-    owners = {guesses.axis(p.name): (v, parts) for v, parts in constants.structs for p in parts}
+    """Return what is passed for parameters that are no variables: one for members of a struct.
+
+    Arrays of numbers in it hold a `size`, or 1.
+    """
+    owners = {guesses.axis(p.name): (v, parts) for v, parts in constants.structs for p in parts if p.declared}
     found, done = list[Argument](), set[str]()
     for p in (p for p in parameters if not p.constant):
         variable, parts = owners.get(p.name, (None, ()))
@@ -190,8 +193,15 @@ def arguments(
             found.append(passed.get(p.name, p.name))
         elif variable.name not in done:
             done.add(variable.name)
-            axes = {part.name: guesses.axis(part.name) for part in parts}
-            found.append(packed(variable, {name: passed.get(axis, axis) for name, axis in axes.items()}))
+            axes = {part.name: guesses.axis(part.name) for part in parts if part.declared}
+            held: dict[str, Any] = {name: passed.get(axis, axis) for name, axis in axes.items()}
+            arrays = ((part, part.kind) for part in parts if isinstance(part.kind, tuple))
+            held |= {
+                part.name: np.full(part.count * kind[1], size if "int" in kind[0] else 1, kind[0])
+                for part, kind in arrays
+                if not part.declared
+            }
+            found.append(packed(variable, held))
     return tuple(found)
 
 

@@ -54,6 +54,11 @@ class Part:
         return "*" in self.declared
 
     @property
+    def lanes(self) -> int:
+        """Return how many numbers a vector has, else 1."""
+        return self.kind[1] if isinstance(self.kind, tuple) and self.declared else 1
+
+    @property
     def whole(self) -> bool:
         """Return True for an integer."""
         return isinstance(self.kind, tuple) and "int" in self.kind[0] and self.kind[1] == 1
