@@ -119,7 +119,7 @@ def load_each(path: Path | str) -> list[Kernel]:
         includes.without_kernels(path, source)
         return [spec.parse(source, path)]
     source = lambdas.with_classes(source)
-    whole = instances.listed(source, known)
+    whole = instances.listed(calls.seen(source, headers).texts[0], known)
     return [_guessed(source, path, name, include, headers, len(whole) == len(known) == 1) for name in whole]
 
 

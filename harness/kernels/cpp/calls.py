@@ -83,6 +83,7 @@ def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
     """
     known = [header.decode(errors="replace") for header in headers]
     made = lambdas.made(source)
+    made = macros.launching(made, text.blank(made), known)
     whole = (macros.with_headers(made, text.blank(made), known), *known)
     plain = tuple(text.COMMENT.sub(" ", one) for one in whole)
     return parameters.of(whole, lambda body: reached(plain, body))

@@ -77,7 +77,7 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     if entry is None:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
-    entry = calls.bounded(read(entry, source), source, numbers([source], entry, name))
+    entry = calls.bounded(read(entry, source, name), source, numbers([source], entry, name))
     steps = _steps(source, entry, name)
     block = launched.block if launched else calls.with_room(source, name, _block(source, entry, steps, name))
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
@@ -99,11 +99,14 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
 
-def read(entry: text.Entry, source: str) -> text.Entry:
+def read(entry: text.Entry, source: str, name: str) -> text.Entry:
     """Return a kernel with the macros and functions of one line of a text in their place in its body.
 
-    Its dimensions are those of its indices, also where a macro or a function that it calls has them.
+    Its dimensions are those of its indices, also where a macro or a function that it calls has them. Of the
+    instance `name` there are numbers in place of the members of classes, ``Traits::kRows``.
     """
+    if entry.template and "::" in entry.body:
+        entry = entry.with_body(frames.with_members(source, entry, entry.types(name)))
     own = replace(whole := inlined.called(source, entry), body=inlined.body(source, whole, functions=False))
     return replace(calls.with_called(own, (source,)), body=inlined.body(source, whole))
 

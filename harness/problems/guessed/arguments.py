@@ -73,7 +73,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     types: dict[str, Any] = {n: part.kind for n, part in constants.arrays.items()} | {
         p.name: pictures.kinds.get(p.name) or (maps[p.name].element.lower(), 1)
         if p.name in maps or p.name in pictures.used
-        else _type(_meant(p, known, texts), kernel, texts)
+        else _type(pointed.cast(_meant(p, known, texts), entry.body, known, texts), kernel, texts)
         for p in entry.parameters
     }
     entry = constants.added(entry)
@@ -279,7 +279,7 @@ def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
             where=str(kernel.path),
             hint=f"name an instance: --entry '{instances.example(entry)}'",
         )
-    whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host))
+    whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host, kernel.entry))
     return functors.shown(whole, texts, entry.types(kernel.entry))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.kernels import text
@@ -166,7 +166,7 @@ def _struct(plain: str, kernel: _Kernel, name: str, texts: Sequence[str]) -> _St
     if variable is None or any(elements.MAP in part.declared for part in variable.parts):
         return None
     # Of a vector, ``p.origin.x``, the whole is the part.
-    parts = tuple(p for p in variable.parts if p.path in paths or _lane(p, paths))
+    parts = tuple(_typed(p, texts) for p in variable.parts if p.path in paths or _lane(p, paths))
     arrays = [part for part in parts if not part.declared]
     known = {path for path in paths if any(p.path == path or _lane(p, {path}) for p in parts)} == paths
     words = {*re.findall(r"\w+", plain)}
@@ -174,6 +174,13 @@ def _struct(plain: str, kernel: _Kernel, name: str, texts: Sequence[str]) -> _St
     whole = [p for p in parts if p.declared and not p.pointer and p.whole]
     plain_arrays = all(isinstance(part.kind, tuple) for part in arrays)
     return (variable, parts) if known and free and plain_arrays and len(whole) >= _FEWEST else None
+
+
+def _typed(part: Part, texts: Sequence[str]) -> Part:
+    """Return a part that leads to nothing of a type as that, not as to bytes."""
+    name = part.path.rpartition(".")[2]
+    nothing = part.pointer and any(re.search(rf"\bvoid\s*\*[\s\w]*?\b{name}\s*[;,=]", one) for one in texts)
+    return replace(part, declared=part.declared.replace("unsigned char*", "void*")) if nothing else part
 
 
 def _lane(part: Part, paths: set[str]) -> bool:
