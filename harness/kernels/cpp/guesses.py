@@ -84,6 +84,8 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
+    if (each := tiles.of_thread(entry.body)) > 1:
+        tile = (*tile[:-1], tile[-1] * each)
     if _by_warps(entry):
         tile = (*tile[:-1], max(1, tile[-1] // _WARP))
     grid = _grid(launched, entry)

@@ -88,7 +88,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, threads := math.prod(block)
     )
-    apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts)
+    apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts, numbers)
     tiled = tiles.divisors(sizes.derived(launched, entry, whole))
     told = inside | apart | pitches | shaped.steps(whole) | tiles.by_host(launched, entry, tiled)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
@@ -163,7 +163,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             if n == shaped.called(n) and n not in constants.arrays
         },
         **parameters.written(counted),
-        "verify_axes": ({}, *(sizes.with_strides(axes, apart) for axes in others)),
+        "verify_axes": ({}, *(sizes.with_strides(axes, apart, size) for axes in others)),
         "unverified": True,
         "extents": property(shape),
         "from_axes": classmethod(parameters.filled),

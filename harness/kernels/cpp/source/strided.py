@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from harness.kernels.cpp import extents
+from harness.kernels.cpp.host.values import Values
 
 ALONE, ENDLESS = "", "..."  # what stands for an index without a stride, and one of which no end is known
 _DEPTH = 3  # variables in each other
@@ -49,6 +50,18 @@ def inside(layouts: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
         for place, name in enumerate(reversed(names)):
             found[name] = max(found.get(name, 1), size**place)
     return {name: stride for name, stride in found.items() if name not in (ALONE, ENDLESS)}
+
+
+def longest(body: str, stride: str, values: Values) -> int:
+    """Return the most elements of a row from one of which a stride leads to the next; 0 if no number says it.
+
+    They are K of ``x[row * stride + c]``, where ``c < K``.
+    """
+    times = rf"(?:\*\s*{stride}|\b{stride}\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\w+)\s*[\]);]"
+    ends = (
+        end for name in set(re.findall(times, body)) for end in re.findall(rf"\b{name}\s*<\s*(\w+)", body)
+    )
+    return max((number for end in ends if (number := values.number(end))), default=0)
 
 
 def _together(body: str, pointer: str, strides: Sequence[str]) -> frozenset[str]:
