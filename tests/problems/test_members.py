@@ -138,6 +138,8 @@ def test_a_pointer_that_begins_in_a_buffer_is_that_buffer() -> None:
     assert "x[i * s_row + j * s_one + k]" in strided.direct(body, "x")
     moved = body.replace("z =", "row += 2; z =")
     assert strided.direct(moved, "x") == moved
+    two = "{ float *row = x + i * s_row, *one = y + i * s_one; row[j] = one[j]; }"
+    assert "x[i * s_row + j]" in strided.direct(two, "x") and "y[i * s_one + j]" in strided.direct(two, "y")
     names = ["s_row", "s_one"]
     assert strided.layout(body + "if (k < n) ;", "x", names) == [*names, strided.ENDLESS]
     assert strided.layout(body.replace("*one", "0") + "k < n", "x", names)[-1] == strided.ALONE

@@ -29,8 +29,8 @@ def direct(body: str, pointer: str) -> str:
 
     ``row[j]`` is ``x[i * stride + j]`` behind ``float* row = x + i * stride;``, if nothing moves ``row``.
     """
-    given = rf"(?<![\w.]){re.escape(pointer)}\s*(?:\+([^][;]*))?|&\s*{re.escape(pointer)}\s*\[([^][;]*)\]"
-    alias = re.compile(rf"[\w*&>]\s*\b(\w+)\s*=\s*(?:\([\w\s]+\*\s*\)\s*)?(?:{given})\s*;")
+    given = rf"(?<![\w.]){re.escape(pointer)}\s*(?:\+([^][;,=]*))?|&\s*{re.escape(pointer)}\s*\[([^][;]*)\]"
+    alias = re.compile(rf"[\w*&>]\s*\b(\w+)\s*=\s*(?:\([\w\s]+\*\s*\)\s*)?(?:{given})\s*[;,]")
     for at in alias.finditer(body):
         name, rest = at[1], f"{body[: at.start() + 1]};{body[at.end() :]}"
         moved = rf"(?<![\w.])\b{name}\s*(?:[-+]?=(?!=)|\+\+|--)|(?:\+\+|--)\s*{name}\b|&\s*{name}\b(?!\s*\[)"
