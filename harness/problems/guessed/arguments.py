@@ -22,7 +22,7 @@ from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors, tiles
 from harness.kernels.cpp.host.order import mistakes
-from harness.kernels.cpp.source import functors, macros
+from harness.kernels.cpp.source import functors, macros, strided
 from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
@@ -250,7 +250,7 @@ def _integers(
     unused = {n for n in small if not re.search(rf"\b{n}\b", entry.body)}
     dimensions = any(extents.dimension(entry.body, n) for n in small)  # with one of them all stay sizes
     kept = powers | (small if dimensions else unused)
-    fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
+    fixed |= {n: number for n, number in few.items() if n not in kept} | strided.offsets(entry.body, ints)
     around = {n: _RADIUS for n in ints if n not in fixed | few and extents.radius(used, n)}
     around |= {n: few.get(n, 2 * _RADIUS + 1) for n in ints if n not in fixed and extents.window(used, n)}
     around |= {n: few.get(n, _GROUP) for n in ints if n not in fixed and tiles.group(entry.body, n)}

@@ -161,7 +161,8 @@ def covered(
 ) -> dict[str, int]:
     """Return the sizes that a text compares with nothing, each as long as the blocks that cover it go.
 
-    The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole.
+    The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole. So
+    are the ``(n - 8) / 32`` inside of a border.
     """
     compared, found = {*re.findall(COMPARED, entry.body)}, dict[str, int]()
     for axis, blocks in enumerate(grid):
@@ -171,6 +172,9 @@ def covered(
             continue
         with contextlib.suppress(ExprError):
             last, after = _more(blocks, name, usual[name])
+            if last and re.search(rf"\b{name}\s*-\s*[\d\s*()]+\)\s*/+\s*\(*\d", blocks.text):
+                found[name] = usual[name] + last  # (n - 8) // 32 blocks: a border, and whole ones
+                continue
             small = math.prod([*found.values(), usual[name] + last]) <= _LARGEST
             if small and last < after and after - last not in threads:  # one for each may want a guard
                 found[name] = usual[name] + last - 1

@@ -1,4 +1,4 @@
-"""Find in a kernel's text which strides lead through an array: ``x[i * stride_m + j * stride_n]``."""
+"""Find in a kernel's text which strides lead through an array, and offsets: ``x[at + i * stride_m + j]``."""
 
 from __future__ import annotations
 
@@ -129,3 +129,28 @@ def _summands(place: str) -> list[str]:
     """Return the parts of an index that are added, outside of parentheses."""
     flat = re.sub(r"\([^()]*\)", lambda inner: inner[0].replace("+", "\0"), place)
     return [part.replace("\0", "+") for part in flat.split("+")]
+
+
+def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
+    """Return 0 for those that are added in indices and stand nowhere else; none if all are: one is a size."""
+    found = [name for name in integers if offset(body, name)]
+    return dict.fromkeys(found, 0) if len(found) < len(integers) else {}
+
+
+def offset(body: str, name: str) -> bool:
+    """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else.
+
+    That from which others are taken is a size, ``x[n - 1 - i]``, and so is one in a factor,
+    ``x[i * (n + 1)]``. An ``i += offset`` is called so.
+    """
+    word = rf"\b{re.escape(name)}\b"
+    added = re.compile(
+        rf"(?<!\*\()(?<!\*\s\()(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])(?!\s*\+\s*\w+\s*\)\s*\*)"
+    )
+    bare = re.sub(rf"(?<!\w)\(\s*({word})\s*\)", r"\1", body)  # of a macro's parameter, ``(i) * (n)``
+    rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), bare)
+    if re.fullmatch(r"(?i:\w*(?:offset|begin|first|base)\w*)", name):
+        rest = re.sub(
+            rf"\+=\s*{word}\s*;|=\s*[\w.\s*+]+\+\s*{word}\s*[;,]|\(\s*\w+\s*-\s*{word}\s*\)", "", rest
+        )
+    return bool(re.search(word, body)) and not re.search(word, rest)
