@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import functools
-import glob
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,10 +18,11 @@ from pathlib import Path
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
 from harness.kernels.cpp import calls, guesses, includes
-from harness.kernels.cpp.source import decompiled, lambdas
+from harness.kernels.cpp.source import decompiled
+from harness.kernels.cpp.source.anew import instances, lambdas, overloads
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
-from harness.support.files import SHIPPED
+from harness.support import files as files_of
 
 _MORE = {"matmul": "it is a choice among kernels: `harness bench matmul`, `harness verify matmul`"}
 _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"(\d+[a-z]?)_")  # 22a_ is a rung between 22_ and 23_
 
 def folders() -> list[Path]:
     """Return where shipped kernels lie: inside an installed wheel, or at the top of a checkout."""
-    return [SHIPPED / "cu", SHIPPED / "ptx"]
+    return [files_of.SHIPPED / "cu", files_of.SHIPPED / "ptx"]
 
 
 def files() -> list[Path]:
@@ -61,7 +61,7 @@ def find(pattern: str, folder: Path | None = None) -> list[Kernel]:
     Raises UsageError where nothing matches, with the nearest names.
     """
     if Path(pattern).suffix in text.SUFFIXES or "/" in pattern or "\\" in pattern:
-        if globbed := _globbed(pattern, folder):
+        if globbed := files_of.globbed(pattern, folder, (".cu", ".ptx")):
             return [k for p in globbed for one in load_each(p) for k in one.each_dtype()]
         return load_each(pattern if folder is None else folder / pattern)
     paths = files()
@@ -109,9 +109,9 @@ def load_each(path: Path | str) -> list[Kernel]:
     A template stands for the instances that host code in the text launches, or for one that can be tried;
     without any it counts as one, if there is nothing else. Raises as `spec.load` does.
     """
-    source = text.read(path := Path(path))
-    if text.has_front_matter(source):
+    if text.has_front_matter(source := text.read(path := Path(path))):
         return [spec.parse(source, path)]
+    source = overloads.apart(source)
     include = includes.of_repository(path, source)
     headers = tuple(includes.included(path, source, include).own.values())
     known = calls.listed(decompiled.of(source, path), headers)
@@ -119,11 +119,7 @@ def load_each(path: Path | str) -> list[Kernel]:
         includes.without_kernels(path, source)
         return [spec.parse(source, path)]
     source = lambdas.with_classes(source)
-    given = {entry.name.partition("<")[0] for entry in known if "<" in entry.name}
-    tried = {e.name: [guesses.instance(e)] * (e.name not in given) for e in known if e.template}
-    named = [guesses.instances(source, e) or tried[e.name] if e.template else [e.name] for e in known]
-    listed = [name for names in named for name in names if name] or [entry.name for entry in known]
-    whole = {"".join(name.split()): name for name in listed}.values()
+    whole = instances.listed(calls.seen(source, headers).texts[0], known)
     return [_guessed(source, path, name, include, headers, len(whole) == len(known) == 1) for name in whole]
 
 
@@ -132,13 +128,22 @@ def chosen(kernels: Sequence[Kernel], entry: str | None, include: Sequence[str])
 
     The entry may have template arguments. Raises UsageError for one that a text does not have.
     """
-    each = {k.path: k for k in kernels}.values()
-    found = list(kernels) if entry is None else [_with_entry(k, entry) for k in each]
+    found = list(kernels)
+    if entry is not None:
+        each = {k.path: k for k in kernels}.values()
+        found = [one for k in each for one in _with_entries(k, kernels, entry)]
     folders = tuple(str(Path(folder).absolute()) for folder in include)
     if not folders:
         return found
     wider = [replace(k, include=(*folders, *k.include)) for k in found]
     return [_with_entry(k, k.entry) if k.plain else k for k in wider]  # by the headers that are there
+
+
+def _with_entries(kernel: Kernel, kernels: Sequence[Kernel], entry: str) -> list[Kernel]:
+    """Return the kernels of a file that `entry` means, those of `kernels` where it is several."""
+    named = overloads.selected(calls.entries(kernel), entry)
+    listed = [k for k in kernels if k.path == kernel.path and k.entry.partition("<")[0] in named]
+    return listed or [_with_entry(kernel, name) for name in named or [entry]]
 
 
 def _with_entry(kernel: Kernel, entry: str) -> Kernel:
@@ -160,7 +165,7 @@ def _guessed(
 ) -> Kernel:
     """Return a kernel without front matter as it may be launched; `include` are the folders of `headers`."""
     whole = decompiled.of(source, path)
-    known = text.find(calls.listed(whole, headers), entry)
+    known = text.find(listed := calls.listed(whole, headers), entry)
     guess = guesses.of(calls.of_host(whole, headers), known, entry, ptx=path.suffix == ".ptx")
     return Kernel(
         path=path,
@@ -176,7 +181,7 @@ def _guessed(
         shared=Expr.parse(guess.shared),
         params={},
         include=include,
-        plain=path.stem if alone else f"{path.stem}:{''.join(entry.split())}",
+        plain=path.stem if alone else f"{path.stem}:{overloads.label(listed, entry)}",
     )
 
 
@@ -305,20 +310,6 @@ def _single(found: Sequence[Kernel], pattern: str) -> Kernel:
 def _each_once(kernels: Sequence[Kernel]) -> list[Kernel]:
     """Return the kernels without those of the same file, entry and element type as one before."""
     return list({(k.path.resolve(), k.entry, k.dtype): k for k in kernels}.values())
-
-
-def _globbed(pattern: str, folder: Path | None) -> list[str]:
-    """Return the kernel files that a path with wildcards matches; none where a file has that very name.
-
-    This uses functions of `os` and `glob`, not methods of Path: os.path.exists never raises for a name that
-    is too long, and glob.glob takes absolute patterns.
-    """
-    base = folder or Path()
-    if not any(c in pattern for c in "*?[") or os.path.exists(base / pattern):  # noqa: PTH110
-        return []
-    found = glob.glob(pattern, root_dir=base, recursive=True)  # noqa: PTH207
-    kernels = [name for name in sorted(found) if Path(name).suffix in (".cu", ".ptx")]
-    return kernels if folder is None else [str(folder / name) for name in kernels]
 
 
 def _names(stem: str) -> tuple[str, ...]:

@@ -191,7 +191,7 @@ def entries(source: str) -> list[Entry]:
 @functools.lru_cache(maxsize=_KEPT)
 def _entries(source: str) -> tuple[Entry, ...]:
     text = macros.expanded(source, blank(source))
-    read = [e for at in _GLOBAL.finditer(text) if (e := _entry(text, at.start(), at.end())) is not None]
+    read = [e for at in _GLOBAL.finditer(text) if (e := declared_at(text, at.start(), at.end())) is not None]
     templates = [entry for entry in read if entry.template]
     found: dict[str, Entry] = {}
     for entry in (e if e.template or e.body else _instance(e, templates) for e in read):
@@ -229,7 +229,7 @@ def find(known: Sequence[Entry], name: str) -> Entry | None:
     return by_name.get(name.partition("<")[0].strip()) or by_name.get(name)
 
 
-def _entry(text: str, begin: int, after: int) -> Entry | None:
+def declared_at(text: str, begin: int, after: int) -> Entry | None:
     """Return the function whose ``__global__`` stands there, or None where none is declared."""
     head, start = "", after
     bounds = int(early[1]) if (early := _BOUNDS_BEFORE.search(text[:begin])) else None

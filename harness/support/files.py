@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import stat
 import tempfile
@@ -51,6 +52,20 @@ def text(path: Path, *, most: int = MOST, errors: str = "strict") -> str:
     """Return the UTF-8 text of a regular file with line breaks as in Python; raises as `read` does."""
     whole = read(path, most=most).decode("utf-8-sig", errors)
     return whole.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def globbed(pattern: str, folder: Path | None, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the files with suffixes that a path with wildcards matches; none where one has that very name.
+
+    This uses functions of `os` and `glob`, not methods of Path: os.path.exists never raises for a name that
+    is too long, and glob.glob takes absolute patterns.
+    """
+    base = folder or Path()
+    if not any(c in pattern for c in "*?[") or os.path.exists(base / pattern):  # noqa: PTH110
+        return []
+    found = glob.glob(pattern, root_dir=base, recursive=True)  # noqa: PTH207
+    named = [name for name in sorted(found) if Path(name).suffix in suffixes]
+    return named if folder is None else [str(folder / name) for name in named]
 
 
 def check_writable(path: Path) -> None:

@@ -11,7 +11,7 @@ from harness.cli import main
 from harness.kernels import text
 from harness.kernels.cpp import extents
 from harness.kernels.cpp.host import values
-from harness.kernels.cpp.source import inlined
+from harness.kernels.cpp.source import inlined, strided
 
 NUMBERS = values.constants(["#define K 40\nconst int PAIR = 2;"], (), {})
 THREAD = "int i = blockIdx.x * blockDim.x + threadIdx.x, t = threadIdx.x;"
@@ -95,16 +95,25 @@ def test_sizes_that_are_factors(index: str, factors: int) -> None:
      ("x[(i) + (at)] = 1;", True), ("x[(i) * (at) + (j)] = 1;", False)],
 )  # fmt: skip
 def test_what_is_only_added_in_indices_is_an_offset(body: str, offset: bool) -> None:
-    assert extents.offset(body, "at") == offset
-    assert extents.offsets(body, ["at", "n"]) == ({"at": 0} if offset else {})
-    assert not extents.offsets(body, ["at"])  # one of a kernel's integers is a size
+    assert strided.offset(body, "at") == offset
+    assert strided.offsets(body, ["at", "n"]) == ({"at": 0} if offset else {})
+    assert not strided.offsets(body, ["at"])  # one of a kernel's integers is a size
 
 
 def test_what_is_called_an_offset_may_be_added_before() -> None:
     for body in ("i += offset; x[i] = n;", "int at = i + offset; x[at] = n;"):
-        assert extents.offset(body, "offset")
-        assert not extents.offset(body.replace("offset", "stride"), "stride")
-    assert not extents.offset("i += offset; if (i < offset) x[i] = n;", "offset")
+        assert strided.offset(body, "offset")
+        assert not strided.offset(body.replace("offset", "stride"), "stride")
+    assert not strided.offset("i += offset; if (i < offset) x[i] = n;", "offset")
+    assert strided.offset("int at = i + offset; if ((at - offset) < n) x[at] = n;", "offset")
+    for factor in ("(k + 1) * i + k", "i * (k + 1) + k", "i*(k + 1)"):
+        assert not strided.offset(f"x[{factor}] = 0;", "k")
+
+
+def test_a_loop_goes_no_further_than_the_array_that_it_fills() -> None:
+    for end, most in (("i < n", 7), ("i <= n", 6), ("i < n + 1", 6)):
+        body = f"float a[7], b[9]; for (int i = 0; {end}; i++) a[i] = b[i];"
+        assert extents.room(body, "n", values.Values({})) == most
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from harness.cli import main
 from harness.kernels import catalog, text
 from harness.kernels.cpp import brought, calls, elements, guesses
 from harness.kernels.cpp.host import launches, values
+from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr
 from shared.sweeps import sweep
 
@@ -123,7 +124,7 @@ def test_the_block_of_a_constant_or_a_launch(host: str, block: tuple[int, ...], 
     )
     entry = text.find(text.entries(source), "own::k")
     assert entry is not None
-    assert guesses.instances(f"{source}int main() {{ k<half><<<1, 32>>>(x); }}", entry) == ["own::k<half>"]
+    assert instances.launched(f"{source}int main() {{ k<half><<<1, 32>>>(x); }}", entry) == ["own::k<half>"]
     assert guesses.of(source + host, entry, name).block == block
 
 
@@ -271,23 +272,23 @@ def test_instances_that_are_tried_and_named() -> None:
     source = "template <typename T, int BLOCK_SIZE> __global__ void k(T* x) { x[threadIdx.AXIS] = 1; }\n"
     for axis, instance in (("x", "k<float, 256>"), ("y", "k<float, 16>")):
         (entry,) = text.entries(source.replace("AXIS", axis))
-        assert guesses.instance(entry) == instance
+        assert instances.guessed(entry) == instance
         assert guesses.of(source.replace("AXIS", axis), entry, instance).block[0] == int(instance[9:-1])
     (entry,) = text.entries(source.replace("BLOCK_SIZE", "STEPS").replace("typename", "Number"))
-    assert (guesses.instance(entry), guesses.example(entry)) == ("", "k<float, 128>")
+    assert (instances.guessed(entry), instances.example(entry)) == ("", "k<float, 128>")
 
 
 def test_what_a_launch_leaves_to_be_deduced_is_guessed() -> None:
     source = "template <int N, bool B, typename T, class... R> __global__ void k(T* x, R... more) {}"
     (entry,) = text.entries(source)
-    assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1, float>"], "a pack of nothing"
+    assert instances.launched("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1, float>"], "a pack of nothing"
     known = "float a; k<4, true><<<1, 32>>>(x, a, 2 * unknown);".replace("2 * unknown", "a")
-    assert guesses.instances(known, entry) == ["k<4, 1, float, float, float>"]
-    assert guesses.instances("k<4, true><<<1, 32>>>(x, unknown());", entry) == ["k<4, 1>"], "a pack is not"
+    assert instances.launched(known, entry) == ["k<4, 1, float, float, float>"]
+    assert instances.launched("k<4, true><<<1, 32>>>(x, unknown());", entry) == ["k<4, 1>"], "a pack is not"
     (entry,) = text.entries(source.replace(", class... R", "").replace(", R... more", ""))
-    assert guesses.instances("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1, float>"]
-    assert guesses.instances("k<4, true, double><<<1, 32>>>(x);", entry) == ["k<4, 1, double>"]
-    assert guesses.instances("k<n><<<1, 32>>>(x);", entry) == []
+    assert instances.launched("k<4, true><<<1, 32>>>(x);", entry) == ["k<4, 1, float>"]
+    assert instances.launched("k<4, true, double><<<1, 32>>>(x);", entry) == ["k<4, 1, double>"]
+    assert instances.launched("k<n><<<1, 32>>>(x);", entry) == []
 
 
 POINTS = """\
@@ -523,7 +524,7 @@ EXPLICIT
 def test_a_launch_in_a_template_of_the_host(explicit: str, element: str) -> None:
     source = IN_A_TEMPLATE.replace("EXPLICIT", explicit)
     (entry,) = text.entries(source)
-    (instance,) = guesses.instances(source, entry)
+    (instance,) = instances.launched(source, entry)
     assert instance == f"k<{element}, 64, 256>"
     guess = guesses.of(source, entry, instance)
     assert guess.block == (128,) and [blocks({"n": 129}) for blocks in guess.grid] == [3, 1, 1]

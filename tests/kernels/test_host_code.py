@@ -356,7 +356,9 @@ def test_a_kernel_that_is_declared_with_other_parameters_too(tmp_path: Path) -> 
         "__global__ void k(int* x) { *x = 1; }\nint main() { k<<<1, 1>>>(x); }\n"
     )
     assert compiled(tmp_path, source).warnings.endswith("Not found, and left out: <of_the_host.h>")
-    twice = source.replace("y);", "y) { *x = 2; }")
+    twice = "#define TWO(T) __global__ void k(T* x) { *x = 2; }\n" + source.replace(
+        "y);", "y);\nTWO(char)", 1
+    )
     assert "no kernel called 'k'" in str(refused(tmp_path, twice))
 
 

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from harness.cli import main
 from harness.kernels import text
-from harness.kernels.cpp import calls, guesses
+from harness.kernels.cpp import calls
 from harness.kernels.cpp.host import launches, values
 from harness.kernels.cpp.source import cuts, items
+from harness.kernels.cpp.source.anew import instances
 
 TILES = """#include "sizes.h"
 __global__ void tiles(const float* a, float* b, int n) {
@@ -148,14 +149,14 @@ def test_small_numbers_are_no_sizes(tmp_path: Path, host: str, said: str) -> Non
 def test_a_template_over_classes_of_the_text(tmp_path: Path, given: str) -> None:
     source = f"#define WIDE 4\n{SCALE}int main() {{ scale{given}<<<4, 128>>>(x, n); }}\n"
     (entry,) = text.entries(source)
-    assert guesses.instances(source, entry) == ["scale<Vec<float, 4>, Twice>"]
+    assert instances.launched(source, entry) == ["scale<Vec<float, 4>, Twice>"]
     assert "--block 128,1,1" in check(tmp_path, source)
 
 
 @pytest.mark.parametrize("given", ["<Other, Twice>", "<Vec<Other, 4>, Twice>", "<Vec<float, 4>, f>"])
 def test_what_is_no_class_of_the_text_is_no_argument(given: str) -> None:
     source = f"{SCALE}int main() {{ scale{given}<<<4, 128>>>(x, n); }}\n"
-    assert guesses.instances(source, text.entries(source)[0]) == []
+    assert instances.launched(source, text.entries(source)[0]) == []
 
 
 def test_the_indices_of_called_functions_count(tmp_path: Path) -> None:

@@ -131,9 +131,9 @@ def test_macros_of_headers_make_them_too(tmp_path: Path) -> None:
     assert code == 2 and "no __global__ function" in said
 
 
-def test_two_kernels_of_one_name_are_told(tmp_path: Path) -> None:
+def test_two_kernels_of_one_name_by_a_macro_are_told(tmp_path: Path) -> None:
     """None of them can be named for the compiler."""
     path = tmp_path / "k.cu"
-    path.write_text("__global__ void k(float* x) { x[0] = 1; }\n__global__ void k(double* x) { x[0] = 1; }\n")
+    path.write_text("#define K(T) __global__ void k(T* x) { x[0] = 1; }\nK(float)\nK(double)\n")
     said = CliRunner().invoke(main, ["check", str(path)])
     assert said.exit_code == 1 and "2 kernels are called 'k': give each a name of its own" in said.output

@@ -146,3 +146,29 @@ def test_kernels_of_headers_are_checked_there(tmp_path: Path) -> None:
     (tmp_path / "fill.cuh").write_text(f"#pragma once\n{head}{body.replace('<', '<=')} }}\n")
     wrong = CliRunner().invoke(main, ["check", str(tmp_path / "fill.cuh")])
     assert wrong.exit_code == 1 and "out of bounds" in wrong.output, wrong.output
+
+
+def test_constant_functions_of_the_host_are_called_as_under_nvcc(tmp_path: Path) -> None:
+    """Do what ``--expt-relaxed-constexpr`` does, where one compiles on the device."""
+    source = """#include <vector>
+namespace own {
+constexpr int ceildiv(int a, int b) { return (a + b - 1) / b; }
+static constexpr int of_host(int a) { return std::vector<int>(a).size(); }
+}
+__global__ void fill(float* x, int n) { if (threadIdx.x < own::ceildiv(n, 2)) x[threadIdx.x] = 1; }
+"""
+    assert "error:" not in built(tmp_path, source + HOST)["fill"]
+    said = built(tmp_path, source.replace("own::ceildiv(n, 2)", "own::of_host(n)") + HOST)["fill"]
+    assert "does not compile" in said
+
+
+def test_a_header_that_changed_is_read_once_by_all_its_names(tmp_path: Path) -> None:
+    """Have one beside the file, and in a folder, whose host code is left out."""
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "base.h").write_text(
+        "#pragma once\n#include <vector>\nstruct Pair { int a, b; };\n"
+        "inline std::vector<int> of_host() { return {}; }\n"
+    )
+    (tmp_path / "part" / "more.h").write_text('#pragma once\n#include "base.h"\n')
+    source = '#include "part/base.h"\n#include "part/more.h"\n__global__ void k(Pair* x) { x->a = 1; }\n'
+    assert "error" not in built(tmp_path, source)["k"]

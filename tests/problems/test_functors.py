@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.kernels import catalog
-from harness.kernels.cpp.source import lambdas
+from harness.kernels.cpp.source.anew import lambdas
 from shared.checking import check
 from shared.sweeps import sweep
 

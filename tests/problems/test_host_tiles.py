@@ -9,7 +9,7 @@ import pytest
 from harness.kernels import text
 from harness.kernels.cpp import elements, extents
 from harness.kernels.cpp.host import launches, tiles
-from harness.kernels.cpp.source import inlined
+from harness.kernels.cpp.source import inlined, strided
 from harness.kernels.expr import Expr
 from harness.problems.guessed import sizes
 from shared.checking import check
@@ -262,5 +262,34 @@ def test_an_enumerator_that_a_switch_takes(body: str, value: int) -> None:
 
 def test_what_is_added_to_the_number_of_a_block_is_an_offset() -> None:
     body = "int row = blockIdx.x + first_offset; if (row < n) x[row] = 1;"
-    assert extents.offset(body, "first_offset") and not extents.offset(body, "n")
-    assert not extents.offset(body.replace("+ first", "* first"), "first_offset")
+    assert strided.offset(body, "first_offset") and not strided.offset(body, "n")
+    assert not strided.offset(body.replace("+ first", "* first"), "first_offset")
+
+
+BORDERED = """
+#define R 4
+__global__ void sums(const float* x, float* y, int nx, int ny)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x + R, j = blockIdx.y * blockDim.y + threadIdx.y + R;
+    float sum = 0;
+    for (int k = -R; k <= R; k++) sum += x[(j + k) * nx + i] + x[j * nx + i + k];
+    y[j * nx + i] = sum;
+}
+void run(const float* x, float* y, int nx, int ny)
+{
+    dim3 blocks((nx - 2 * 4) / 16, (ny - 2 * 4) / 16, 1), threads(16, 16, 1);
+    sums<<<blocks, threads>>>(x, y, nx, ny);
+}
+"""
+
+
+def test_blocks_inside_of_a_border_are_whole(tmp_path: Path) -> None:
+    code, said = check(tmp_path, BORDERED)
+    assert code == 0 and "-a nx=72 -a ny=72" in said, said
+    for old, new in (
+        ("k <= R;", "k <= R + 1;"),
+        ("y[j * nx + i]", "y[i * nx]"),
+        ("threadIdx.y + R", "threadIdx.y + 2 * R"),
+    ):
+        code, said = check(tmp_path, BORDERED.replace(old, new))
+        assert code == 1, said

@@ -259,7 +259,7 @@ def test_uneven_sizes_are_in_the_order_of_the_hosts(host: str, found: dict[str, 
 def test_strides(body: str, found: dict[str, int]) -> None:
     names = ["w", "h", *(n for n in ("pitch", "stride", "stride_w") if n in body)]
     one = entry(body, "float* a, " + ", ".join(f"int {n}" for n in names))
-    apart, pitches, _ = sizes.strides(one, names, {"a": ("f4", 1)}, 64, {})
+    apart, pitches, _ = sizes.strides(one, names, {"a": ("f4", 1)}, 64, {}, Values({}))
     assert apart | pitches == found and pitches.keys() <= {"pitch"}
 
 

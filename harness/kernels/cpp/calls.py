@@ -14,7 +14,8 @@ from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.values import Values
-from harness.kernels.cpp.source import decompiled, lambdas, macros
+from harness.kernels.cpp.source import decompiled, macros
+from harness.kernels.cpp.source.anew import lambdas
 from harness.kernels.cpp.source.variables import parameters
 from harness.kernels.expr import Expr, ExprError
 
@@ -82,6 +83,7 @@ def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
     """
     known = [header.decode(errors="replace") for header in headers]
     made = lambdas.made(source)
+    made = macros.launching(made, text.blank(made), known)
     whole = (macros.with_headers(made, text.blank(made), known), *known)
     plain = tuple(text.COMMENT.sub(" ", one) for one in whole)
     return parameters.of(whole, lambda body: reached(plain, body))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b(.*)", re.DOTALL)
 _DEFINED = re.compile(r"(!?)\s*defined\s*\(?\s*(\w+)\s*\)?\s*\Z")
@@ -40,6 +41,32 @@ def around(source: str, kernel: str, given: Collection[str] = ()) -> str | None:
         n for rest in reversed(opened) for n in re.findall(r"(?<!!)\b(?!defined\b|_)([A-Za-z]\w*)", rest)
     )
     return next((n for n in asked if n not in defined), "") if opened else None
+
+
+def branches(source: str) -> list[dict[int, int] | None]:
+    """Return for each line the branch of each ``#if`` around it, by its number; None if no build takes it."""
+    found: list[dict[int, int] | None] = []
+    opened, count = dict[int, int](), 0
+    (kept,) = taken([source])
+    for line, own in zip(source.splitlines(), kept.splitlines(), strict=True):
+        found.append(dict(opened) if own == line else None)
+        if (directive := _DIRECTIVE.match(line)) is None:
+            continue
+        if directive[1].startswith("if"):
+            count += 1
+            opened[count] = 0
+        elif opened and directive[1] == "endif":
+            opened.popitem()
+        elif opened:
+            opened[max(opened)] += 1
+    return found
+
+
+def exclusive(places: Sequence[Mapping[int, int] | None]) -> bool:
+    """Return True where two of these `branches` are of one ``#if``, of which a build takes one at most."""
+    known = [place for place in places if place is not None]
+    pairs = itertools.combinations(known, 2)
+    return any(one[n] != other[n] for one, other in pairs for n in one.keys() & other.keys())
 
 
 def _taken(text: str, defined: Collection[str]) -> str:

@@ -19,7 +19,7 @@ _PLANES = (
 )
 _PAIR = re.compile(r"2\s*\*\s*([A-Za-z_]\w*)\s*\+\s*1")
 _FAR = 8  # cells of a border
-_OWN = re.compile(r"(?:\A|[;{}])\s*(?:const\s+)?[\w:]+\s+([A-Za-z_]\w*)\s*\[\s*(\w+)\s*\]\s*[;=]")  # own[8];
+_OWN = re.compile(r"(?:\A|[;{}])\s*(?:const\s+)?[\w:]+\s+([A-Za-z_]\w*)\s*\[\s*(\w+)\s*\]\s*[;=,]")  # own[8];
 _FACTOR = re.compile(r"[\w.]+")
 _MULTIPLE = re.compile(r"(?:\w+|\([^()]*\))\s*\*\s*\d+|\d+\s*\*\s*(?:\w+|\([^()]*\))")
 _SET = re.compile(r"\b(\w+)\s*(?:\+=|=(?!=))(?=\s*([^;{}]*))")  # also by +=
@@ -266,31 +266,12 @@ def _arrays(body: str, values: Values) -> Iterator[tuple[str, int]]:
 
 def room(body: str, size: str, values: Values) -> int | None:
     """Return the least elements of the own arrays that a loop up to a size goes through; None of none."""
-    ends = re.findall(rf"\b(\w+)\s*<\s*{size}\s*;", body)
-    filled = (
-        n for name, n in _arrays(body, values) for i in ends if re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body)
-    )
+    ends = re.findall(rf"\b(\w+)\s*<(=?)\s*{size}\s*(?:\+\s*(\d+)\s*)?;", body)
+    whole = [
+        (name, n, i, len(e) + int(more or 0)) for name, n in _arrays(body, values) for i, e, more in ends
+    ]
+    filled = (n - more for name, n, i, more in whole if re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body))
     return min(filled, default=None)
-
-
-def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
-    """Return 0 for those that are added in indices and stand nowhere else; none if all are: one is a size."""
-    found = [name for name in integers if offset(body, name)]
-    return dict.fromkeys(found, 0) if len(found) < len(integers) else {}
-
-
-def offset(body: str, name: str) -> bool:
-    """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else.
-
-    That from which others are taken is a size, ``x[n - 1 - i]``. An ``i += offset`` is called so.
-    """
-    word = rf"\b{re.escape(name)}\b"
-    added = re.compile(rf"(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])")
-    bare = re.sub(rf"(?<!\w)\(\s*({word})\s*\)", r"\1", body)  # of a macro's parameter, ``(i) * (n)``
-    rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), bare)
-    if re.fullmatch(r"(?i:\w*(?:offset|begin|first|base)\w*)", name):
-        rest = re.sub(rf"\+=\s*{word}\s*;|=\s*[\w.\s*+]+\+\s*{word}\s*[;,]", ";", rest)
-    return bool(re.search(word, body)) and not re.search(word, rest)
 
 
 def radius(body: str, name: str) -> bool:

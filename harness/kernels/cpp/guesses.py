@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 
 from harness.kernels import text
 from harness.kernels.cpp import calls, conditions, extents
-from harness.kernels.cpp.host import deduced, frames, launches, tiles
+from harness.kernels.cpp.host import frames, launches, tiles
 from harness.kernels.cpp.host.values import Values, constants
-from harness.kernels.cpp.source import inlined, lambdas
+from harness.kernels.cpp.source import inlined
+from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
 
 _FEW = 16  # what is no size beside larger numbers
@@ -25,9 +26,6 @@ _WARP, _STRIDED = 32, 2**13  # the last: threads of a launch whose grid the kern
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
-_NUMBER = re.compile(  # types of numbers by their names: T, Tdata, scalar_t
-    r"(?:typename|class)\s+(?:T(?!raits|ensor|ile)[a-z]*\w?|\w*(?:[Tt]ype|[Ss]calar|[Ff]loat|[Rr]eal)(?:_?[tT])?\d?|\w+_t)"
-)
 # Attributes of problems, of which each axis is one, too.
 _TAKEN = frozenset(
     re.findall(
@@ -40,7 +38,6 @@ _TAKEN = frozenset(
 )
 # What tells a kernel its block, or may: macros and headers of others.
 _GRID = re.compile(r"blockIdx|grid|ctaid|cluster|#\s*include\s*\"|\b[A-Z][A-Z\d_]{4,}\s*\(")
-_THREADS = re.compile(r"(?!(?:\w*_)?(?:row|col))\w*threads\w*|block_?(?:size|dim)|tpb", re.IGNORECASE)
 _PER_BLOCK = re.compile(r"(?:n(?:um)?_?)?threads_?per_?block|tpb|block_?dim(?:_?x)?", re.IGNORECASE)
 
 
@@ -54,58 +51,14 @@ class Guess:
     shared: int
 
 
-def instances(source: str, entry: text.Entry) -> list[str]:
-    """Return the instances of a template that a text launches; what one leaves to be deduced is guessed."""
-    found = []
-    for given, types in deduced.launched(lambdas.made(source), entry):
-        named = f"{entry.name}<{', '.join(given)}>" if given else ""
-        asked = (given or types) and len(given) < len(entry.template)
-        found.append((instance(entry, given, types) if asked else "") or named)
-    return list(dict.fromkeys(filter(None, found)))
-
-
-def instance(entry: text.Entry, given: Sequence[str] = (), types: Mapping[str, str] | None = None) -> str:
-    """Return an instance of a template that can be tried, ``k<float, 256>``; "" if none is known.
-
-    After those `given` it has the `types` of parameters, else the defaults, float for the type of a number or
-    of what a pointer leads to, false for a bool, and for the threads of a block those that it is launched
-    with.
-    """
-    found = list(given)
-    elements = {p.type for p in entry.parameters if p.pointer}
-    for parameter, default in list(zip(entry.template, entry.defaults, strict=True))[len(found) :]:
-        name = parameter.split()[-1]
-        if "..." in parameter:  # a pack may have nothing
-            found += [pack] if (pack := (types or {}).get(name, "")) else []
-            continue
-        named = parameter.startswith(("typename", "class")) and name in elements
-        number = "float" if named or _NUMBER.fullmatch(parameter) else ""
-        number = "int" if number and launches.INDEX.search(name) else number
-        threads = _THREADS.fullmatch(name) and str(entry.block[0])
-        known = (types or {}).get(name) or deduced.default(default, entry.template, found)
-        known = known or number or threads or ""
-        found.append(known or ("false" if parameter.startswith("bool ") else ""))
-    return (
-        f"{entry.name}<{', '.join(found)}>" if found and all(found) and deduced.UNKNOWN not in found else ""
-    )
-
-
-def example(entry: text.Entry) -> str:
-    """Return an instance of a template as someone may write it, where the arguments are not known."""
-    types = {p.type for p in entry.parameters}  # one may be constrained by a concept, ``Number T``
-    kinds = (
-        "float" if p.startswith(("typename", "class")) or p.split()[-1] in types else "128"
-        for p in entry.template
-    )
-    return instance(entry) or f"{entry.name}<{', '.join(kinds)}>"
-
-
 def absent(source: str, name: str, given: Collection[str]) -> str:
     """Return what may help where the compiled code has no kernel called `name`; `given` are macros."""
     known = text.entries(source)
     template = next((e for e in known if e.name == name and e.template), None)
     if template is not None:
-        return f"it is a template: name an instance, --entry '{example(template)}' or in front matter"
+        return (
+            f"it is a template: name an instance, --entry '{instances.example(template)}' or in front matter"
+        )
     if (entry := text.find(known, name)) is not None:
         asked = conditions.around(source, entry.name, given)
         if asked is not None:
@@ -124,13 +77,15 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     if entry is None:
         block = launched.block if launched else (256,)
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
-    entry = calls.bounded(read(entry, source), source, numbers([source], entry, name))
+    entry = calls.bounded(read(entry, source, name), source, numbers([source], entry, name))
     steps = _steps(source, entry, name)
     block = launched.block if launched else calls.with_room(source, name, _block(source, entry, steps, name))
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
     tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
+    if (each := tiles.of_thread(entry.body)) > 1:
+        tile = (*tile[:-1], tile[-1] * each)
     if _by_warps(entry):
         tile = (*tile[:-1], max(1, tile[-1] // _WARP))
     grid = _grid(launched, entry)
@@ -146,11 +101,14 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
 
-def read(entry: text.Entry, source: str) -> text.Entry:
+def read(entry: text.Entry, source: str, name: str) -> text.Entry:
     """Return a kernel with the macros and functions of one line of a text in their place in its body.
 
-    Its dimensions are those of its indices, also where a macro or a function that it calls has them.
+    Its dimensions are those of its indices, also where a macro or a function that it calls has them. Of the
+    instance `name` there are numbers in place of the members of classes, ``Traits::kRows``.
     """
+    if entry.template and "::" in entry.body:
+        entry = entry.with_body(frames.with_members(source, entry, entry.types(name)))
     own = replace(whole := inlined.called(source, entry), body=inlined.body(source, whole, functions=False))
     return replace(calls.with_called(own, (source,)), body=inlined.body(source, whole))
 
@@ -267,8 +225,8 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     """
     given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
     values = numbers([source], entry, name)
-    known = [given[n] for n in given if _THREADS.fullmatch(n) and given[n].isdecimal()]
-    known += [str(n) for word in used if _THREADS.fullmatch(word) and (n := values.number(word))]
+    known = [given[n] for n in given if instances.THREADS.fullmatch(n) and given[n].isdecimal()]
+    known += [str(n) for word in used if instances.THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= calls.MOST_THREADS), 0)
     if threads and entry.threads == 1 and entry.bounds is None:
         return (threads,)

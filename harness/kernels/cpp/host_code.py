@@ -23,6 +23,7 @@ from harness.support.cache import digest
 
 _SHOWN = 6  # names in the line that says what was left out
 _ATTEMPTS = 30  # compilations of one file: each of them leaves out all that has an error
+_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b", re.MULTILINE)
 _LINE = re.compile(r'^#line 1 "(.*)"\n', re.MULTILINE)
 
 
@@ -53,6 +54,8 @@ class _File:
         if self._bring(lines) or self._leave_unused(log, folders, partly):
             return True
         if self.host and self._bring(brought.of_std(log, folders)):
+            return True
+        if partly and cuts.relaxed(self.texts, log):
             return True
         if cut := cuts.host(self.texts, log, folders, partly):
             self.host |= cut
@@ -157,9 +160,7 @@ def translate(
             if begun := None if left.host or left.device or attempt > 1 else _LEFT.get(key):
                 left = begun.copy()
             changed = {name: t for name, t in left.texts.items() if t != texts[name] and name != file}
-            headers = {
-                name: f'#line 1 "{at}"\n{changed[at]}' for name, at in _included(left.texts.values(), changed)
-            }
+            headers = {name: _once(at, changed[at]) for name, at in _included(left.texts.values(), changed)}
             cut = bool(left.host or left.device)
             try:
                 # What only host code uses is unused without it, which is no fault of the file.
@@ -189,6 +190,15 @@ def translate(
                     _LEFT[key] = left
                 return replace(made, log=f"{left.said()}{made.log}") if cut else made
     raise nvrtc.CompileError(f"{_ATTEMPTS} attempts", left.why("", called))
+
+
+def _once(file: str, content: str) -> str:
+    """Return a header with its own lines, to be read once where it asks for it, by whatever names."""
+    lines = f'#line 1 "{file}"\n{content}'
+    if not _ONCE.search(content):
+        return lines
+    guard = f"HARNESS_ONCE_{digest(file)}"
+    return f"#ifndef {guard}\n#define {guard}\n{lines}\n#endif\n"
 
 
 def _not_broken(key: str, called: str) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.kernels import catalog, text
-from harness.kernels.cpp import calls, elements, guesses
+from harness.kernels.cpp import calls, elements
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.order import steps
 from harness.kernels.cpp.host.order.host_calls import ALLOCATE, COPY, FILL, GIVEN, LAUNCH, LOST, SCANS, Step
 from harness.kernels.cpp.host.values import SIZEOF
+from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.guessed.allocated import together
@@ -182,7 +183,7 @@ def _kernel(kernel: Kernel, entry: str) -> Kernel:
     """Return another kernel of a file, as host code launches it."""
     found = text.find(text.entries(kernel.source), entry)
     if found is not None and found.template and "<" not in entry:
-        entry = next(iter(guesses.instances(kernel.source, found)), "") or guesses.instance(found)
+        entry = next(iter(instances.launched(kernel.source, found)), "") or instances.guessed(found)
     return calls.launchable(catalog.chosen([kernel], entry, ())[0])
 
 

@@ -22,7 +22,8 @@ from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors, tiles
 from harness.kernels.cpp.host.order import mistakes
-from harness.kernels.cpp.source import functors, macros
+from harness.kernels.cpp.source import functors, macros, strided
+from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
@@ -72,7 +73,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     types: dict[str, Any] = {n: part.kind for n, part in constants.arrays.items()} | {
         p.name: pictures.kinds.get(p.name) or (maps[p.name].element.lower(), 1)
         if p.name in maps or p.name in pictures.used
-        else _type(_meant(p, known, texts), kernel, texts)
+        else _type(pointed.cast(_meant(p, known, texts), entry.body, known, texts), kernel, texts)
         for p in entry.parameters
     }
     entry = constants.added(entry)
@@ -87,7 +88,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     fixed |= dict.fromkeys(powers, size.bit_length() - 1) | guesses.as_threads(
         host, entry, kernel.entry, threads := math.prod(block)
     )
-    apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts)
+    apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts, numbers)
     tiled = tiles.divisors(sizes.derived(launched, entry, whole))
     told = inside | apart | pitches | shaped.steps(whole) | tiles.by_host(launched, entry, tiled)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
@@ -104,7 +105,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     several = pointed.several(entry, maps, host, whole, numbers)
     few = {each.size: each.count for each in several.values() if each.size in usual}
     usual |= constants.rooms(usual) | few
-    first = {p.name: fixed.get(p.name, usual.get(p.name, 1.0)) for p in given}
+    first = {p.name: fixed.get(p.name, usual.get(p.name, constants.given.get(p.name, 1.0))) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
     tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
@@ -163,14 +164,14 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             if n == shaped.called(n) and n not in constants.arrays
         },
         **parameters.written(counted),
-        "verify_axes": ({}, *(sizes.with_strides(axes, apart) for axes in others)),
+        "verify_axes": ({}, *(sizes.with_strides(axes, apart, size) for axes in others)),
         "unverified": True,
         "extents": property(shape),
         "from_axes": classmethod(parameters.filled),
         "label": property(_label),
         "inputs": lambda self, seed: parameters.drawn(vars(self), np.random.default_rng(seed)),
         "reference": lambda self, inputs: None,
-        "arguments": lambda self: variables.none_of(entry.parameters, passed(self)),
+        "arguments": lambda self: variables.arguments(entry.parameters, passed(self), constants, size),
         "variables": lambda self: constants.held(passed(self), parameters, vars(self)),
         "_longer": parameters.longer,
         "_mistakes": mistakes.of(
@@ -251,7 +252,7 @@ def _integers(
     unused = {n for n in small if not re.search(rf"\b{n}\b", entry.body)}
     dimensions = any(extents.dimension(entry.body, n) for n in small)  # with one of them all stay sizes
     kept = powers | (small if dimensions else unused)
-    fixed |= {n: number for n, number in few.items() if n not in kept} | extents.offsets(entry.body, ints)
+    fixed |= {n: number for n, number in few.items() if n not in kept} | strided.offsets(entry.body, ints)
     around = {n: _RADIUS for n in ints if n not in fixed | few and extents.radius(used, n)}
     around |= {n: few.get(n, 2 * _RADIUS + 1) for n in ints if n not in fixed and extents.window(used, n)}
     around |= {n: few.get(n, _GROUP) for n in ints if n not in fixed and tiles.group(entry.body, n)}
@@ -278,9 +279,9 @@ def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
         raise UsageError(
             f"{entry} is a template",
             where=str(kernel.path),
-            hint=f"name an instance: --entry '{guesses.example(entry)}'",
+            hint=f"name an instance: --entry '{instances.example(entry)}'",
         )
-    whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host))
+    whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host, kernel.entry))
     return functors.shown(whole, texts, entry.types(kernel.entry))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +22,26 @@ from harness.problems.protocol import Member, Struct, Table, Tensor
 
 _GROUPS = 4  # tensor maps behind a pointer
 _MOST, _FEWEST, _ELEMENTS = 1024, 64, 2**22  # pointers in a table, and elements behind all of them
+
+
+def cast(
+    parameter: text.Parameter, body: str, known: Mapping[str, str], texts: Sequence[str]
+) -> text.Parameter:
+    """Return a pointer to nothing as one to what a body takes it for, ``(half*)x``; else to float.
+
+    known: the template arguments of the kernel
+    """
+    if not parameter.pointer or parameter.type != "void":
+        return parameter
+    kind = r"\s*(?:const\s+)?(?:typename\s+)?([A-Za-z_][\w: ]*?)\s*(?:const\s*)?\*\s*(?:__restrict__\s*)?"
+    name = rf"(?:\(\s*)?{re.escape(parameter.name)}\b"
+    taken = {*re.findall(rf"\({kind}\)\s*{name}", body), *re.findall(rf"_cast\s*<{kind}>\s*{name}", body)}
+    found = {known.get(one, one): elements.of(known.get(one, one), texts) for one in taken - {"void"}}
+    sizes = {one: elements.size(of) if of else 0 for one, of in found.items()}
+    if not sizes:
+        return parameter
+    widest = max(sizes, key=lambda one: sizes[one])
+    return replace(parameter, type=widest if sizes[widest] else "float")
 
 
 def divided(

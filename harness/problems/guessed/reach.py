@@ -112,7 +112,7 @@ def factors(body: str, pointer: str) -> Iterator[str]:
     given = extents.assigned(body)
     named = (name for name, values in given.items() if any(map(_THREADS.fullmatch, values)))
     threads = "|".join([_THREADS.pattern, *named])
-    seen, left = set[str](), extents.places(body, pointer)
+    seen, left = set[str](), [*extents.places(body, pointer), *_of_vectors(body, pointer)]
     for _ in range(_DEEPEST):
         for place in left:
             yield from (word for words in _FACTOR.findall(place) for word in words if word)
@@ -125,6 +125,15 @@ def factors(body: str, pointer: str) -> Iterator[str]:
             ends = {name, *re.findall(rf"\b{name}\s*<=\s*([A-Za-z_]\w*)\s*;", body)}  # j <= i
             yield from (word for end in ends for word in re.findall(rf"\b{end}\s*<\s*{_WORD}", body))
         left = [v for name in names for v in given.get(name, ()) if not _BLOCK.search(v)]
+
+
+def _of_vectors(body: str, pointer: str) -> Iterator[str]:
+    """Yield the places of a pointer that is read as one to vectors: ``(i) * 4`` of ``((float4*)x)[i]``."""
+    kind = r"\s*(?:const\s+)?\w*?([2-8])\s*(?:const\s*)?\*\s*"
+    name = rf"\(?\s*{re.escape(pointer)}\s*\)\s*(?:\[([^][;]*)\]|\)?\s*\+\s*([^;,]*))"
+    for cast in (rf"\({kind}\)\s*{name}", rf"\w+_cast\s*<{kind}>\s*{name}"):
+        for lanes, index, added in re.findall(cast, body):
+            yield f"({index or added}) * {lanes}"
 
 
 def _sums(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[tuple[str, str]]:

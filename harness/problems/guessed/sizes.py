@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.kernels import text
 from harness.kernels.cpp import elements, extents
@@ -153,7 +153,7 @@ def divided(entry: text.Entry, block: int, values: Values) -> dict[str, int]:
         parts = {block if word == "blockDim.x" else values.number(word) for word in by} - {None, 2}
         if len(parts) == 1 and (each := parts.pop()) and each > 2:
             found[size] = each
-    return found
+    return found | tiles.asserted(entry, block, values)
 
 
 def masked(body: str, name: str, size: int) -> int:
@@ -171,14 +171,19 @@ def strides(
     types: Mapping[str, elements.Type],
     size: int,
     layouts: Mapping[str, Sequence[str]],
+    numbers: Values,
 ) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """Return the strides among the parameters `whole`, where a size is `size`: what each is to be.
 
-    The first are of elements, the second pitches in bytes, the third those of `layouts`: 1 the innermost, the
-    others as long as what they skip; one of several arrays is as long as the largest needs.
+    The first are of elements, also of a row longer than a size by one of the `numbers`, the second pitches in
+    bytes, the third those of `layouts`: 1 the innermost, the others as long as what they skip; one of several
+    arrays is as long as the largest needs.
     """
     inside = strided.inside(layouts, size)
     whole = [name for name in whole if name not in inside]
+    rows = {name: strided.longest(entry.body, name, numbers) for name in whole if _CALLED.fullmatch(name)}
+    rows = {name: most for name, most in rows.items() if most > size}
+    whole = [name for name in whole if name not in rows]
     pointers = [p.name for p in entry.parameters if p.pointer]
     compared = {*re.findall(tiles.COMPARED, entry.body)}
     free = [name for name in whole if name not in compared]
@@ -188,8 +193,8 @@ def strides(
     parts = (set(re.findall(r"\w+", part)) for part in re.split(r"[;{},=\[\]]", entry.body))
     several = {name for part in parts if len(part & set(alone)) > 1 for name in part}
     if len(set(whole) - pitches.keys() - set(alone)) < 2:
-        return {}, pitches, inside
-    return {name: size * size for name in alone if name not in several}, pitches, inside
+        return rows, pitches, inside
+    return rows | {name: size * size for name in alone if name not in several}, pitches, inside
 
 
 def in_bytes(body: str, name: str) -> bool:
@@ -273,6 +278,7 @@ def ragged(
         and not own.search(head)
         for head in loops
     )
+    by_tiles = by_tiles or bool(tiles.asserted(entry, 1, Values({})))
     if not free & guarded or len({*usual.values()}) > 1 or by_tiles or re.search(parts, entry.body):
         return []
     size = next(iter(usual.values()))
@@ -307,9 +313,13 @@ def ragged(
     return [*close, {n: unequal.get(same[n], most) for n in usual} | strided.inside(layouts, max(size, most))]
 
 
-def with_strides(found: Mapping[str, int], apart: Iterable[str]) -> dict[str, int]:
-    """Return other sizes with the strides that are `apart`: no longer than an item of these sizes."""
-    return {**dict.fromkeys(apart, max(found.values()) ** 2), **found} if found else {}
+def with_strides(found: Mapping[str, int], apart: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return other sizes with the strides that are `apart`: no longer than an item of these sizes.
+
+    Where a size was `size`, an item was its square; a row that a number says stays as long.
+    """
+    items = [name for name, stride in apart.items() if stride == size * size]
+    return {**dict.fromkeys(items, max(found.values()) ** 2), **found} if found else {}
 
 
 def vectors(called: str) -> bool:

@@ -59,17 +59,24 @@ class Use:
 class Constants:
     """The variables that a kernel reads, each with the parts that it reads; `seen` is its text.
 
-    `called` is the kernel's body with what it calls.
+    `called` is the kernel's body with what it calls, and `structs` those whose members are parameters.
     """
 
     variables: Sequence[tuple[Variable, tuple[Part, ...]]]
     seen: Seen
     called: str
+    structs: Sequence[tuple[Variable, tuple[Part, ...]]] = ()
 
     @property
     def names(self) -> set[str]:
         """Return the names of the variables."""
         return {variable.name for variable, _ in self.variables}
+
+    @property
+    def given(self) -> dict[str, float]:
+        """Return the numbers that floats in structs begin with, by axis."""
+        known = ((guesses.axis(p.name), p, v.given.get(p.path[1:])) for v, ps in self.structs for p in ps)
+        return {axis: n for axis, p, n in known if n is not None and not p.whole}
 
     @property
     def parts(self) -> list[Part]:
@@ -171,9 +178,31 @@ class Constants:
         return found
 
 
-def none_of(parameters: Sequence[text.Parameter], passed: Mapping[str, Argument]) -> tuple[Argument, ...]:
-    """Return what is passed for parameters that are no variables."""
-    return tuple(passed.get(p.name, p.name) for p in parameters if not p.constant)
+def arguments(
+    parameters: Sequence[text.Parameter], passed: Mapping[str, Argument], constants: Constants, size: int
+) -> tuple[Argument, ...]:
+    """Return what is passed for parameters that are no variables: one for members of a struct.
+
+    Arrays of numbers in it hold a `size`, or 1.
+    """
+    owners = {guesses.axis(p.name): (v, parts) for v, parts in constants.structs for p in parts if p.declared}
+    found, done = list[Argument](), set[str]()
+    for p in (p for p in parameters if not p.constant):
+        variable, parts = owners.get(p.name, (None, ()))
+        if variable is None:
+            found.append(passed.get(p.name, p.name))
+        elif variable.name not in done:
+            done.add(variable.name)
+            axes = {part.name: guesses.axis(part.name) for part in parts if part.declared}
+            held: dict[str, Any] = {name: passed.get(axis, axis) for name, axis in axes.items()}
+            arrays = ((part, part.kind) for part in parts if isinstance(part.kind, tuple))
+            held |= {
+                part.name: np.full(part.count * kind[1], size if "int" in kind[0] else 1, kind[0])
+                for part, kind in arrays
+                if not part.declared
+            }
+            found.append(packed(variable, held))
+    return tuple(found)
 
 
 def of(kernel: Kernel, entry: text.Entry, called: str) -> Constants:
@@ -188,7 +217,7 @@ def of(kernel: Kernel, entry: text.Entry, called: str) -> Constants:
         for v, parts in seen.variables(kernel.entry)
         if all((guesses.axis(p.name) in own) if p.declared else p.name == guesses.axis(p.name) for p in parts)
     ]
-    return Constants(variables=known, seen=seen, called=called)
+    return Constants(variables=known, seen=seen, called=called, structs=seen.members(kernel.entry))
 
 
 def _number(expression: Expr | None, written: str) -> Expr | float | None:

@@ -41,7 +41,7 @@ def launched(source: str, entry: text.Entry) -> Iterator[tuple[list[str], dict[s
                 pack, rest = parameter.type.replace("...", "").strip(), launch.arguments[at:]
                 found[pack] = _packs(plain, rest, place, classes, pointer=parameter.pointer) or [UNKNOWN]
             elif parameter.type in own and not found.get(parameter.type):
-                types = _types(plain, written, place, pointer=parameter.pointer)
+                types = kinds_of(plain, written, place, pointer=parameter.pointer)
                 known = (_known(plain, kind, classes) for kind in types)
                 found[parameter.type] = list(dict.fromkeys(filter(None, known)))
         sure = {name: kinds for name, kinds in found.items() if kinds}
@@ -59,12 +59,12 @@ def _packs(
             for at, passed in _calls(plain, rf"\.\.\.\s*{re.escape(name)}", begin, opened):
                 found += _packs(plain, passed, at, classes, pointer=pointer, depth=depth + 1)
         return list(dict.fromkeys(found))
-    types = (_types(plain, written, place, pointer=pointer) for written in given)
+    types = (kinds_of(plain, written, place, pointer=pointer) for written in given)
     known = [_known(plain, kinds[0], classes) if kinds else "" for kinds in types]
     return [", ".join(known)] if all(known) else []
 
 
-def _types(plain: str, written: str, place: int, *, pointer: bool, depth: int = 0) -> list[str]:
+def kinds_of(plain: str, written: str, place: int, *, pointer: bool, depth: int = 0) -> list[str]:
     """Return the types that an argument may have at a place, or what it leads to, as they are written."""
     if pointer and (cast := _CAST.match(written)):
         return [cast[1] or cast[2]]
@@ -86,14 +86,14 @@ def _types(plain: str, written: str, place: int, *, pointer: bool, depth: int = 
         found = list(re.finditer(more, plain[:place]))
     if found and found[-1][1] == "auto":
         value = values.value_at(plain, begin + found[-1].end())
-        return _types(plain, value, begin + found[-1].start(), pointer=pointer, depth=depth + 1)
+        return kinds_of(plain, value, begin + found[-1].start(), pointer=pointer, depth=depth + 1)
     return [found[-1][1].strip()] if found else []
 
 
 def _passed(plain: str, name: str, begin: int, opened: int, *, pointer: bool, depth: int) -> Iterator[str]:
     """Yield the types that calls pass for the parameter `name` of the function whose head is there."""
     for at, given in _calls(plain, rf"\b{name}", begin, opened):
-        yield from _types(plain, given[0], at, pointer=pointer, depth=depth + 1)
+        yield from kinds_of(plain, given[0], at, pointer=pointer, depth=depth + 1)
 
 
 def _calls(plain: str, name: str, begin: int, opened: int) -> Iterator[tuple[int, list[str]]]:

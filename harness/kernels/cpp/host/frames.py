@@ -317,12 +317,25 @@ def members(source: str, kernel: str, types: Mapping[str, str]) -> dict[str, str
 
     types: its template arguments
     """
+    if (frame := _inside(source, kernel, types)) is None or (own := frame.function) is None:
+        return {}
+    given = frame.host.given
+    local = (n for at, n, value in given if own.opened < at < own.closed and "::" in value)
+    found = {n: frame.number(frame.known[n]) for n in local if n in frame.known}
+    return {n: str(number) for n, number in found.items() if number is not None}
+
+
+def with_members(source: str, entry: text.Entry, types: Mapping[str, str]) -> str:
+    """Return the body of a kernel with numbers for members of classes, with these template arguments."""
+    frame = _inside(source, entry.name, types)
+    return frame.members(entry.body) if frame else entry.body
+
+
+def _inside(source: str, kernel: str, types: Mapping[str, str]) -> Frame | None:
+    """Return the frame of a kernel with these template arguments, at its end."""
     code, name = host(source), kernel.rpartition("::")[2]
     function = next((f for f in code.functions if f.name == name), None)
     if function is None:
-        return {}
+        return None
     outer = Frame(host=code, place=0)
-    frame = Frame(host=code, place=function.closed, function=function, outer=outer, given=types)
-    local = (n for at, n, value in code.given if function.opened < at < function.closed and "::" in value)
-    found = {n: frame.number(frame.known[n]) for n in local if n in frame.known}
-    return {n: str(number) for n, number in found.items() if number is not None}
+    return Frame(host=code, place=function.closed, function=function, outer=outer, given=types)

@@ -43,6 +43,7 @@ _OF_HOST = re.compile(r"\btemplate\s*<([^;{}()]*)>[^;{}()]*?\b(\w+)\s*\Z")
 _HEAD = 300  # characters of what stands before a function's parameters
 _LARGEST_CLUSTER = 16
 _MOST = 1024  # threads of a block
+_WARP, _FRAMES = 32, 16  # threads, and ways that lead to a launch of which one is chosen
 _KEPT = 8
 
 
@@ -147,7 +148,7 @@ def _launches(source: str) -> tuple[Launch, ...]:
         named = known.arguments(instance, types | known.types) or not instance
         member = re.search(r"(?<!\bstd)::", known.texts.get(grid.strip(), grid))  # Traits::kBlockM
         if not named or member or not known.dimensions(block):
-            frame, known = _of_callers(source, place, known)
+            frame, known = _of_callers(source, place, known, instance, types, block)
             grid, block, shared = map(frame.members, launch)
         held = {name: size for at, name, size in sizes if at < place}
         arguments = tuple(map(values.uncast, text.split(passed)))
@@ -199,11 +200,23 @@ def _declared(before: str, decltype: re.Match[str]) -> str:
     return found[-1] if found else decltype[0]
 
 
-def _of_callers(source: str, place: int, known: values.Values) -> tuple[frames.Frame, values.Values]:
-    """Return the first frame of a place, and what is known there of what is given to its templates."""
-    frame = frames.host(source).frames(place)[0]
+def _of_callers(
+    source: str, place: int, known: values.Values, instance: str, types: dict[str, str], block: str
+) -> tuple[frames.Frame, values.Values]:
+    """Return the first frame of a place, and what is known there of what is given to its templates.
+
+    It is the first one whose `block` has a warp, if any has. Among that are the classes that names in an
+    `instance` stand for, ``using Own = Traits<N, T>;``.
+    """
+    found = frames.host(source).frames(place)
+    frame = next((one for one in found[:_FRAMES] if (one.number(block) or 0) >= _WARP), found[0])
     own = frame.function.parameters if frame.function else ()
     told = {n: v for n, v in frame.known.items() if n not in own and known.texts.get(n) != ""}
+    for name in _WORD.findall(instance):
+        of, given = frame.host.classes.read(frame.alias(name))
+        arguments = [frame.value(one) or types.get(one.strip(), "") for one in given]
+        if of is not None and arguments and all(arguments):
+            told[name] = f"{of.name}<{', '.join(arguments)}>"
     return frame, values.Values(known.texts | told)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from harness.kernels import text
 from harness.kernels.arch import SMS
@@ -28,6 +28,9 @@ _BROAD, _LARGEST = 2048, 2**20  # elements of a block's tile along an axis, and 
 _LONG = 2**16  # a size for which an extent is computed
 _INSIDE = 3  # variables in each other
 _ROUNDED = re.compile(r"\+\s*\(*(?:\d+|\w+\s*-\s*1)\s*\)*\s*/")  # (n + 63) / 64, (n + TILE - 1) / TILE
+_ASSERTED = r"\b(?:\w*_)?(?:assert|ASSERT)\s*\("
+_BELOW = re.compile(rf"{_ASSERTED}\s*\(*\s*(\w+)\s*<\s*(\w+)")
+_MULTIPLE = re.compile(rf"{_ASSERTED}[^;]*?\b(\w+)\s*%\s*(blockDim\.x|\w+)\s*\)*\s*==\s*0")
 _COUNTED = re.compile(r"[mM]ultiProcessorCount|\bnum_sms\b")
 
 
@@ -119,12 +122,47 @@ def around(
     return found
 
 
+def asserted(entry: text.Entry, block: int, known: values.Values) -> dict[str, int]:
+    """Return the parameters that a kernel asserts to be multiples, each with that of which it is one.
+
+    It does by ``assert(n % 32 == 0)``, and by ``assert(i < n)`` where i is the number of a thread: each one
+    has an element then.
+    """
+    found = dict[str, int]()
+    for _, size in _by_thread(entry.body):
+        found[size] = block if entry.threads == 1 else 1
+    for size, by in _MULTIPLE.findall(entry.body):
+        if each := block if by == "blockDim.x" else known.number(by):
+            found[size] = math.lcm(each, found.get(size, 1))
+    return {p.name: found[p.name] for p in entry.parameters if p.name in found}
+
+
+def of_thread(body: str) -> int:
+    """Return how many elements each thread has by what is asserted: 2 where ``i = 2 * pair`` is below n."""
+    given = extents.assigned(body)
+    of = (value for name, _ in _by_thread(body) for value in given.get(name, ()))
+    times = (re.fullmatch(r"\s*(?:(\d+)\s*\*\s*\w+|\w+\s*\*\s*(\d+))\s*", value) for value in of)
+    return max((int(at[1] or at[2]) for at in times if at), default=1)
+
+
+def _by_thread(body: str) -> Iterator[tuple[str, str]]:
+    """Yield (variable, size) of what is asserted of the number of a thread, ``assert(i < n)``."""
+    given = extents.assigned(body)
+    for name, size in _BELOW.findall(body):
+        words = {name}
+        for _ in range(_INSIDE):
+            words |= {w for word in words for v in given.get(word, ()) for w in re.findall(r"\w+", v)}
+        if "threadIdx" in words:
+            yield name, size
+
+
 def covered(
     grid: Sequence[Expr], block: Sequence[int], entry: text.Entry, usual: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the sizes that a text compares with nothing, each as long as the blocks that cover it go.
 
-    The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole.
+    The ``(rows + 11) / 12`` blocks of a grid have 12 rows each: where nothing guards these they are whole. So
+    are the ``(n - 8) / 32`` inside of a border.
     """
     compared, found = {*re.findall(COMPARED, entry.body)}, dict[str, int]()
     for axis, blocks in enumerate(grid):
@@ -134,6 +172,9 @@ def covered(
             continue
         with contextlib.suppress(ExprError):
             last, after = _more(blocks, name, usual[name])
+            if last and re.search(rf"\b{name}\s*-\s*[\d\s*()]+\)\s*/+\s*\(*\d", blocks.text):
+                found[name] = usual[name] + last  # (n - 8) // 32 blocks: a border, and whole ones
+                continue
             small = math.prod([*found.values(), usual[name] + last]) <= _LARGEST
             if small and last < after and after - last not in threads:  # one for each may want a guard
                 found[name] = usual[name] + last - 1

@@ -24,6 +24,7 @@ _FRAMEWORK = re.compile(
 _DRIVERS = re.compile(r"cuda(?:Typedefs|Profiler\w*|E?GL\w*|VDPAU\w*|D3D\w*)\.h")  # and no cudaImage.h
 _HOSTED = re.compile(r"<<\s*<|\bmain\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
+_UNANNOTATED = "without execution space annotations"
 _DEVICE = "__(?:global|device|constant|shared|managed)__"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
 
@@ -68,6 +69,25 @@ def host(
     for file, found in spans.items():
         _cut(texts, file, found)
     return {name: why for found in spans.values() for _, (name, why) in sorted(found.items())}
+
+
+def relaxed(texts: dict[str, str], log: str) -> bool:
+    """Write ``__device__`` before the constant functions of the host that have errors for the lack of it.
+
+    Device code may call ``constexpr int ceildiv(int a, int b)`` under nvcc with ``--expt-relaxed-constexpr``.
+    Return whether there are any.
+    """
+    known, places = _Known(texts), set[tuple[str, int]]()
+    for error in errors.read(log):
+        file = known.file(error.file)
+        if file in texts and _UNANNOTATED in error.text:
+            for item in _of_host(*known.line(file, error.line)):
+                head = re.split(r"[({;]", texts[file][item.begin : item.end], maxsplit=1)[0]
+                if item.function and (constant := re.search(r"\bconstexpr\b", head)):
+                    places.add((file, item.begin + constant.start()))
+    for file, place in sorted(places, reverse=True):
+        texts[file] = f"{texts[file][:place]}__device__ {texts[file][place:]}"
+    return bool(places)
 
 
 def _declared(whole: str, item: Item) -> set[str]:

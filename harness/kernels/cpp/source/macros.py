@@ -14,6 +14,8 @@ _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^()]*\))?((?:\\\r?\n|[
 _NOISE = re.compile(r"""/\*.*?\*/|//.*|"(?:\\.|[^"\\])*\"""")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _BRACKET = re.compile(r"[()\[\]{},]")
+_LAUNCH = re.compile(r"<<\s*<|\bcudaLaunch\w*Kernel")
+_TELLS = re.compile(r"\b(?:constexpr|const|using|typedef)\b.*(?:__VA_ARGS__|\b\w+\s*\(\s*\))", re.DOTALL)
 _LONGEST = 2**18  # characters of all that macros make
 
 
@@ -66,6 +68,31 @@ def with_headers(source: str, plain: str, headers: Sequence[str]) -> str:
     return "".join([*parts, source[done:]])
 
 
+def launching(source: str, plain: str, headers: Sequence[str]) -> str:
+    """Return a text with what its macros, or those of its headers, stand for where these launch kernels.
+
+    So it is where they tell a launch among their arguments its numbers or types: ``SWITCH(d, D, [&] {
+    k<D><<<1, 64>>>(x); })``, with ``constexpr int D = 64;`` in its text. `plain` is the text without noise.
+    Its lines stay.
+    """
+    if not _LAUNCH.search(source):
+        return source
+    known: dict[str, list[Macro]] = {}
+    for header in headers:
+        for name, found in _defined(header).items():
+            known.setdefault(name, []).extend(replace(macro, place=-1) for macro in found)
+    for name, found in _defined(source).items():
+        known[name] = [*known.get(name, ()), *found]
+    bodies = {name: " ".join(macro.body for macro in found) for name, found in known.items()}
+    made = {n for n, body in bodies.items() if _LAUNCH.search(body) and "__VA_ARGS__" not in body}
+    around = frozenset(n for n, body in bodies.items() if _TELLS.search(body)) - made
+    parts, done = list[str](), 0
+    for begin, end, body in _Expansion(known, made, around).edits(plain) if made | around else ():
+        parts += source[done:begin], body.replace("\n", " "), "\n" * source.count("\n", begin, end)
+        done = end
+    return "".join([*parts, source[done:]])
+
+
 def meant(source: str, call: str) -> str:
     """Return what a call of a macro of a text stands for, ``ACCESSOR(float, 2)``; itself if it is none.
 
@@ -101,10 +128,15 @@ def _makers(known: dict[str, list[Macro]], words: str) -> set[str]:
 
 
 class _Expansion:
-    """Expand the macros `known`: those that make kernels, and all that are called in their texts."""
+    """Expand the macros `known`: those that make kernels, and all that are called in their texts.
 
-    def __init__(self, known: dict[str, list[Macro]], made: set[str]) -> None:
-        self._known, self._made, self._room = known, made, _LONGEST
+    So are those of `around` that have a launch among their arguments.
+    """
+
+    def __init__(
+        self, known: dict[str, list[Macro]], made: set[str], around: frozenset[str] = frozenset()
+    ) -> None:
+        self._known, self._made, self._around, self._room = known, made, around, _LONGEST
 
     def of(self, plain: str, place: int | None = None, within: frozenset[str] = frozenset()) -> str:
         """Return a text with what it calls; that of a macro has the `place` of its call.
@@ -129,6 +161,13 @@ class _Expansion:
                 continue
             given, end = list[str](), word.end()
             if before[-1].parameters is not None and not (end := _arguments(plain, end, given)):
+                continue
+            if word[0] in self._around and any(map(_LAUNCH.search, given)):
+                given = [self.of(one, here, within) if _LAUNCH.search(one) else one for one in given]
+                body = before[-1].called(given)
+                self._room -= len(body)
+                yield word.start(), end, body
+                done = end
                 continue
             named = self._made.intersection(_WORD.findall(" ".join([word[0], *given])))
             if named or (place is not None and given):

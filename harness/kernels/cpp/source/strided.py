@@ -1,4 +1,4 @@
-"""Find in a kernel's text which strides lead through an array: ``x[i * stride_m + j * stride_n]``."""
+"""Find in a kernel's text which strides lead through an array, and offsets: ``x[at + i * stride_m + j]``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from harness.kernels.cpp import extents
+from harness.kernels.cpp.host.values import Values
 
 ALONE, ENDLESS = "", "..."  # what stands for an index without a stride, and one of which no end is known
 _DEPTH = 3  # variables in each other
@@ -17,9 +18,29 @@ def layout(body: str, pointer: str, strides: Sequence[str]) -> list[str]:
 
     Behind them is `ALONE` or `ENDLESS` where an index is added as it is.
     """
+    body = direct(body, pointer)
     used = _together(body, pointer, strides)
     found = [name for name in strides if name in used]
     return [*found, *_side_by_side(body, pointer, found)] if len(found) > 1 else []
+
+
+def direct(body: str, pointer: str) -> str:
+    """Return a body in which places are those of a pointer, not of another that begins at one of its places.
+
+    ``row[j]`` is ``x[i * stride + j]`` behind ``float* row = x + i * stride;``, if nothing moves ``row``.
+    """
+    given = rf"(?<![\w.]){re.escape(pointer)}\s*(?:\+([^][;,=]*))?|&\s*{re.escape(pointer)}\s*\[([^][;]*)\]"
+    alias = re.compile(rf"[\w*&>]\s*\b(\w+)\s*=\s*(?:\([\w\s]+\*\s*\)\s*)?(?:{given})\s*[;,]")
+    for at in alias.finditer(body):
+        name, rest = at[1], f"{body[: at.start() + 1]};{body[at.end() :]}"
+        moved = rf"(?<![\w.])\b{name}\s*(?:[-+]?=(?!=)|\+\+|--)|(?:\+\+|--)\s*{name}\b|&\s*{name}\b(?!\s*\[)"
+        if re.search(moved, rest):
+            continue
+        offset = (at[2] or at[3] or "").strip()
+        rest = re.sub(rf"(?<![\w.>]){name}\s*\[", f"{pointer}[{f'{offset} + ' * bool(offset)}", rest)
+        rest = re.sub(rf"(?<![\w.>]){name}\b", f"({pointer} + {offset or 0})", rest)
+        return direct(rest, pointer)
+    return body
 
 
 def inside(layouts: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
@@ -29,6 +50,18 @@ def inside(layouts: Mapping[str, Sequence[str]], size: int) -> dict[str, int]:
         for place, name in enumerate(reversed(names)):
             found[name] = max(found.get(name, 1), size**place)
     return {name: stride for name, stride in found.items() if name not in (ALONE, ENDLESS)}
+
+
+def longest(body: str, stride: str, values: Values) -> int:
+    """Return the most elements of a row from one of which a stride leads to the next; 0 if no number says it.
+
+    They are K of ``x[row * stride + c]``, where ``c < K``.
+    """
+    times = rf"(?:\*\s*{stride}|\b{stride}\s*\*\s*(?:\w+|\([^()]*\)))\s*\)?\s*\+\s*(\w+)\s*[\]);]"
+    ends = (
+        end for name in set(re.findall(times, body)) for end in re.findall(rf"\b{name}\s*<\s*(\w+)", body)
+    )
+    return max((number for end in ends if (number := values.number(end))), default=0)
 
 
 def _together(body: str, pointer: str, strides: Sequence[str]) -> frozenset[str]:
@@ -96,3 +129,28 @@ def _summands(place: str) -> list[str]:
     """Return the parts of an index that are added, outside of parentheses."""
     flat = re.sub(r"\([^()]*\)", lambda inner: inner[0].replace("+", "\0"), place)
     return [part.replace("\0", "+") for part in flat.split("+")]
+
+
+def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
+    """Return 0 for those that are added in indices and stand nowhere else; none if all are: one is a size."""
+    found = [name for name in integers if offset(body, name)]
+    return dict.fromkeys(found, 0) if len(found) < len(integers) else {}
+
+
+def offset(body: str, name: str) -> bool:
+    """Return True where a parameter is added in indices, as in ``x[at + i]``, and stands nowhere else.
+
+    That from which others are taken is a size, ``x[n - 1 - i]``, and so is one in a factor,
+    ``x[i * (n + 1)]``. An ``i += offset`` is called so.
+    """
+    word = rf"\b{re.escape(name)}\b"
+    added = re.compile(
+        rf"(?<!\*\()(?<!\*\s\()(?:(?<=[-+(\[])|(?<=[-+(\[]\s)){word}(?=\s?[+)\]])(?!\s*\+\s*\w+\s*\)\s*\*)"
+    )
+    bare = re.sub(rf"(?<!\w)\(\s*({word})\s*\)", r"\1", body)  # of a macro's parameter, ``(i) * (n)``
+    rest = re.sub(r"\[[^][;]*\]", lambda index: added.sub("0", index[0]), bare)
+    if re.fullmatch(r"(?i:\w*(?:offset|begin|first|base)\w*)", name):
+        rest = re.sub(
+            rf"\+=\s*{word}\s*;|=\s*[\w.\s*+]+\+\s*{word}\s*[;,]|\(\s*\w+\s*-\s*{word}\s*\)", "", rest
+        )
+    return bool(re.search(word, body)) and not re.search(word, rest)

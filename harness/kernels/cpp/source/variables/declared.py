@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,18 +53,30 @@ class Part:
         """Return True for a pointer to numbers."""
         return "*" in self.declared
 
+    @property
+    def lanes(self) -> int:
+        """Return how many numbers a vector has, else 1."""
+        return self.kind[1] if isinstance(self.kind, tuple) and self.declared else 1
+
+    @property
+    def whole(self) -> bool:
+        """Return True for an integer."""
+        return isinstance(self.kind, tuple) and "int" in self.kind[0] and self.kind[1] == 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
     """A variable of so many bytes that the text begins with nothing, with its parts.
 
-    `members` are the names of its members in order, of a struct alone.
+    Of a struct alone `members` are the names of its members in order, and `given` the numbers that some begin
+    with.
     """
 
     name: str
     size: int
     parts: tuple[Part, ...]
     members: tuple[str, ...] = ()
+    given: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 def of(plain: Sequence[str], texts: Sequence[str]) -> Iterator[Variable]:
@@ -75,7 +87,7 @@ def of(plain: Sequence[str], texts: Sequence[str]) -> Iterator[Variable]:
             end = next((m.start() for m in re.finditer(r"[;({]|=(?!=)", one[at.end() :])), -1) + at.end()
             whole = one[begin : one.find(";", end)] if end >= at.end() else ""
             for declared, name in _declarators(_QUALIFIED.sub(" ", whole)):
-                if (found := _variable(declared, name, texts)) is not None:
+                if (found := variable(declared, name, texts)) is not None:
                     yield found
 
 
@@ -89,7 +101,7 @@ def _declarators(statement: str) -> Iterator[tuple[str, str]]:
             yield " ".join(part.split()), named[1]
 
 
-def _variable(declared: str, name: str, texts: Sequence[str]) -> Variable | None:
+def variable(declared: str, name: str, texts: Sequence[str]) -> Variable | None:
     """Return a variable; None where its type is not known, or has more parts than may be told apart."""
     kind = elements.variable(declared, texts)
     if kind is None or name not in (kind.names or ()):
@@ -99,7 +111,8 @@ def _variable(declared: str, name: str, texts: Sequence[str]) -> Variable | None
     if len(found) > _MOST or None in found:
         return None
     parts = tuple(part for part in found if part is not None)
-    return Variable(name=name, size=kind.itemsize, parts=parts, members=tuple(inner.base.names or ()))
+    given, names = dict(inner.base.metadata or {}).get("given", {}), tuple(inner.base.names or ())
+    return Variable(name=name, size=kind.itemsize, parts=parts, members=names, given=given)
 
 
 def _parts(kind: np.dtype[Any], path: str, variable: str, at: int) -> Iterator[Part | None]:

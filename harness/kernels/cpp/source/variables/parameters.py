@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from harness.kernels import text
 from harness.kernels.cpp.host import calling
 from harness.kernels.cpp.host.frames import Host, host
+from harness.kernels.cpp.source.variables import members
 from harness.kernels.cpp.source.variables.copied import Copies, Written
 
 if TYPE_CHECKING:
@@ -33,15 +34,21 @@ class Seen:
     used: the variables that each kernel reads, by its name without namespaces, with those of their parts that
     are parameters, and those that are arrays
     copies: what host code fills variables with
+    structs: the structs among the parameters of kernels whose members are parameters, by kernel
     """
 
     texts: tuple[str, ...]
     used: Mapping[str, tuple[tuple[Variable, tuple[Part, ...]], ...]] = field(default_factory=dict)
     copies: Copies | None = None
+    structs: Mapping[str, tuple[tuple[Variable, tuple[Part, ...]], ...]] = field(default_factory=dict)
 
     def variables(self, entry: str) -> tuple[tuple[Variable, tuple[Part, ...]], ...]:
         """Return the variables that a kernel reads, each with the parts that it reads."""
         return self.used.get(entry.partition("<")[0].rpartition("::")[2].strip(), ())
+
+    def members(self, entry: str) -> tuple[tuple[Variable, tuple[Part, ...]], ...]:
+        """Return the structs that a kernel takes, each with the parts that are parameters."""
+        return self.structs.get(entry.partition("<")[0].rpartition("::")[2].strip(), ())
 
     def elements(self, variable: Variable, part: Part) -> list[Written]:
         """Return what host code fills an array with; nothing where that is not known."""
@@ -50,6 +57,12 @@ class Seen:
 
 def of(texts: Sequence[str], reached: Callable[[str], str]) -> Seen:
     """Return texts as they are read: the first has kernels, and `reached` is a body with what it calls."""
+    flat = members.of(texts[0], [text.COMMENT.sub(" ", one) for one in texts])
+    return replace(_with_constants((flat.source, *texts[1:]), reached), structs=flat.structs)
+
+
+def _with_constants(texts: Sequence[str], reached: Callable[[str], str]) -> Seen:
+    """Return texts in which constant variables are parameters."""
     if not any("__constant__" in one for one in texts):
         return Seen(tuple(texts))
     from harness.kernels.cpp.source.variables import declared  # it takes NumPy's time to import
