@@ -179,13 +179,13 @@ def axis(name: str) -> str:
 def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
 
-    None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled, but
-    for those in constant memory whose numbers are known. One without has them in its text, as a macro or a
+    None are returned for a kernel that reads sizes among its parameters, by which buffers and grid scale,
+    but for those in constant memory with known numbers. One without has them in its text, as a macro or a
     constant, and fits its host code alone. So do the buffers where the grid is too long to be taken.
     """
     launched = launches.of(source, name)
-    parameters = axes(entry).parameters
-    sizes = [p for p in parameters if not p.pointer and p.type not in (*_REAL, *OBJECTS)]
+    parameters, words = (found := axes(entry)).parameters, {*re.findall(r"\w+", found.body)}
+    sizes = [p for p in parameters if not p.pointer and p.type not in (*_REAL, *OBJECTS) and p.name in words]
     sizes = [p for p in sizes if not (p.constant and p.type == "CUtensorMap")]
     if launched is None or any(not p.constant for p in sizes):
         return {}
