@@ -137,24 +137,24 @@ def axis(name: str) -> str:
 def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
 
-    None are returned for a kernel with sizes among its parameters, by which buffers and grid are scaled, but
-    for those in constant memory whose numbers are known. One without has them in its text, as a macro or a
-    constant, and fits its host code alone. So do the buffers where the grid is too long to be taken.
+    None are returned where the kernel or its grid reads sizes among its parameters, by which both scale, but
+    for those in constant memory with known numbers. One without fits its host code alone. So do long buffers.
     """
-    launched = launches.of(source, name)
-    parameters = axes(entry).parameters
+    if (launched := launches.of(source, name)) is None:
+        return {}
+    parameters = (found := axes(entry)).parameters
+    read = " ".join([found.body, *launched.over([p.name for p in parameters], launched.blocks)])
     sizes = [p for p in parameters if not p.pointer and p.type not in (*_REAL, *OBJECTS)]
     sizes = [p for p in sizes if not (p.constant and p.type == "CUtensorMap")]
-    if launched is None or any(not p.constant for p in sizes):
+    if any(not p.constant and (not launched.blocks or re.search(rf"\b{p.name}\b", read)) for p in sizes):
         return {}
     numbers = dict(zip((p.name for p in parameters), launched.numbers, strict=False))
     large = math.prod(launched.grid + launched.block) > _LONGEST
     if sizes and (large or any(numbers.get(p.name) is None for p in sizes)):
         return {}
     given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
-    whole = len(given) == sum(p.pointer for p in parameters) and all(given.values())
-    small = sum(given.values()) <= _MOST_BYTES
-    return given if launched.grid and whole and small else {}
+    whole = launched.grid and len(given) == sum(p.pointer for p in parameters) and all(given.values())
+    return given if whole and sum(given.values()) <= _MOST_BYTES else {}
 
 
 def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:

@@ -104,6 +104,10 @@ def usual(
     found |= {n: min(found[n], threads - 1) for n in alone}  # so that guards show
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
+    rest = [
+        n for n in whole if re.search(rf"%\s*{n}\b", entry.body) and not re.search(rf"/\s*{n}\b", entry.body)
+    ]
+    found |= {n: host[n] for n in rest if len(whole) > 1 < host.get(n, 0) < found[n]}  # bins that are shared
     return found | {n: leaves for n, leaves in halved(entry, threads).items() if n in whole}
 
 
