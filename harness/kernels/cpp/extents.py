@@ -266,10 +266,8 @@ def _arrays(body: str, values: Values) -> Iterator[tuple[str, int]]:
 
 def room(body: str, size: str, values: Values) -> int | None:
     """Return the least elements of the own arrays that a loop up to a size goes through; None of none."""
-    ends = re.findall(rf"\b(\w+)\s*<(=?)\s*{size}\s*(?:\+\s*(\d+)\s*)?;", body)
-    whole = [
-        (name, n, i, len(e) + int(more or 0)) for name, n in _arrays(body, values) for i, e, more in ends
-    ]
+    ends = re.findall(rf"\b(\w+)\s*<\s*{size}\s*(?:\+\s*(\d+)\s*)?;", body)
+    whole = [(name, n, i, int(more or 0)) for name, n in _arrays(body, values) for i, more in ends]
     filled = (n - more for name, n, i, more in whole if re.search(rf"\b{name}\s*\[\s*{i}\s*\]", body))
     return min(filled, default=None)
 

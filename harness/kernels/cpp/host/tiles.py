@@ -141,7 +141,7 @@ def of_thread(body: str) -> int:
     """Return how many elements each thread has by what is asserted: 2 where ``i = 2 * pair`` is below n."""
     given = extents.assigned(body)
     of = (value for name, _ in _by_thread(body) for value in given.get(name, ()))
-    times = (re.fullmatch(r"\s*(?:(\d+)\s*\*\s*\w+|\w+\s*\*\s*(\d+))\s*", value) for value in of)
+    times = (re.fullmatch(r"\s*(?:(\d+)\s*\*\s*[\w.]+|[\w.]+\s*\*\s*(\d+))\s*", value) for value in of)
     return max((int(at[1] or at[2]) for at in times if at), default=1)
 
 
