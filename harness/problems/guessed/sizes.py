@@ -272,7 +272,7 @@ def ragged(
         outside = outside.replace(head, " ")
     guarded = {*re.findall(tiles.COMPARED, outside)} & compared
     whole = vectors(called)
-    free = {n for n in guarded if _by_warp(entry.body, outside, n, launched)} if whole else usual.keys()
+    free = {n for n in guarded if tiles.by_warp(entry.body, outside, n, launched)} if whole else usual.keys()
     named = (rf"(?<![.\w]){n}\b" for n in free)
     parts = "|".join(rf"{n}\s*(?:/|%|>>)|[/%]\s*{n}|&=?\s*\(\s*{n}\s*-\s*1\b" for n in named)
     own = re.compile(rf"=\s*(?:{text.named(entry.body, r'threadIdx[.]x')})\s*[;,]")  # of each thread
@@ -329,28 +329,6 @@ def with_strides(found: Mapping[str, int], apart: Mapping[str, int], size: int) 
 def vectors(called: str) -> bool:
     """Return True for a text that takes several elements at once, whose sizes may be multiples."""
     return bool(_WHOLE.search(called) or _MATRICES.search(called))
-
-
-def _by_warp(body: str, outside: str, size: str, launched: Launch | None) -> bool:
-    """Return True where all threads of a warp compare the same variables with a size, `outside` of loops."""
-    lanes = r"threadIdx\s*\.\s*x"
-    if not launched or launched.block[0] % 32:
-        lanes = r"threadIdx\b"
-    before = outside.rpartition("__shfl")[0] or outside  # behind the last shuffle each lane is its own
-    sides = re.compile(rf"(\S+)\s*[<>]=?\s*{size}\b")
-    left = sides.findall(outside if "reinterpret_cast" in outside else before)
-    given, names, seen = extents.assigned(body), {word.lstrip("(!") for word in left}, set[str]()
-    if any(name.isidentifier() and name not in given for name in names):
-        return False
-    while more := names - seen:
-        seen |= more
-        values = [name for name in more if not name.isidentifier()]
-        of_warps = rf"(?:\b[\w.]+|\([^()]*\)){extents.OF_WARPS}"
-        values += (re.sub(of_warps, "", value) for name in more for value in given.get(name, ()))
-        if any(re.search(rf"{lanes}|\+\+|rank", value) for value in values):
-            return False
-        names |= {word for value in values for word in re.findall(r"[A-Za-z_]\w*", value)}
-    return bool(sides.search(outside))
 
 
 def _loops(body: str) -> Iterator[str]:

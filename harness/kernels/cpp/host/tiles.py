@@ -290,3 +290,25 @@ def a_thread_each(entry: text.Entry, name: str) -> bool:
     )
     others = {word for word, mark in ends if mark != ";"} - {"threadIdx", *thread.split("|")}
     return bool(own and row and "x" in entry.items and not stepped and not others)
+
+
+def by_warp(body: str, outside: str, size: str, launched: launches.Launch | None) -> bool:
+    """Return True where all threads of a warp compare the same variables with a size, `outside` of loops."""
+    lanes = r"threadIdx\s*\.\s*x"
+    if not launched or launched.block[0] % 32:
+        lanes = r"threadIdx\b"
+    before = outside.rpartition("__shfl")[0] or outside  # behind the last shuffle each lane is its own
+    sides = re.compile(rf"(\S+)\s*[<>]=?\s*{size}\b")
+    left = sides.findall(outside if "reinterpret_cast" in outside else before)
+    given, names, seen = extents.assigned(body), {word.lstrip("(!") for word in left}, set[str]()
+    if any(name.isidentifier() and name not in given for name in names):
+        return False
+    while more := names - seen:
+        seen |= more
+        values = [name for name in more if not name.isidentifier()]
+        of_warps = rf"(?:\b[\w.]+|\([^()]*\)){extents.OF_WARPS}"
+        values += (re.sub(of_warps, "", value) for name in more for value in given.get(name, ()))
+        if any(re.search(rf"{lanes}|\+\+|rank", value) for value in values):
+            return False
+        names |= {word for value in values for word in re.findall(r"[A-Za-z_]\w*", value)}
+    return bool(sides.search(outside))
