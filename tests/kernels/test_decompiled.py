@@ -56,8 +56,9 @@ def test_loops_bounds_and_shared_memory() -> None:
     assert "extern __shared__ char s[];" in decompiled.cpp(compile_ptx(SOURCE))
 
 
-def test_a_struct_is_none_of_the_types() -> None:
-    assert "whole(struct_of_16_bytes param_0)" in lines("whole")
+def test_a_struct_has_what_is_loaded_from_it() -> None:
+    found = lines("whole")
+    assert "whole(whole_param_0 param_0)" in found and "param_0.m0[threadIdx.x] = param_0.m8;" in found
 
 
 def test_conditions_are_told_as_triton_has_them() -> None:

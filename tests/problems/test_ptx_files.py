@@ -197,8 +197,8 @@ extern "C" __global__ void sums(Nothing, const Reduce p) {
 """
 IN_STRUCTS = [  # text, old, new, what is said, and whether a plain run of the tests asks it
     (STRUCT, "", "", "", True),
-    (STRUCT, "c >= p.cols", "c > p.cols", "out of bounds", True),
-    (STRUCT, " || c >= p.cols", "", "out of bounds", False),
+    (STRUCT, "c >= p.cols", "c > p.cols", "global race", True),
+    (STRUCT, " || c >= p.cols", "", "global race", False),
     (STRUCT, "p.y[r * p.cols + c] =", "p.y[r * p.cols + c / 2] =", "hazard", False),
     (SHARED, "", "", "", False),
     (SHARED, "__syncthreads(); }", "}", "hazard", False),
