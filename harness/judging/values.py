@@ -82,8 +82,8 @@ def styles(problem: Gemm) -> tuple[str, ...]:
     inputs would be equal, too, and those of integers are ties. fp16 has neither dust nor such scales, and
     small products beside a large one are for types that round sums to nearest.
     """
-    only = [] if problem.dtype is FP32 else ["subnormal", "constant rows", "one large product", "integers"]
-    only += [] if problem.dtype is FP32 else rare.FLOAT32
+    only = ["subnormal", "constant rows", "one large product", "integers", *rare.FLOAT32]
+    only = [] if problem.dtype is FP32 else only
     only += ["scaled rows and columns", "few products among dust"] if problem.dtype.name == "fp16" else []
     return tuple(name for name in _STYLES if name not in only)
 

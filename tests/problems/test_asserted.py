@@ -1,4 +1,4 @@
-"""What a kernel asserts of its threads is taken as said, and rows are as long as a constant says."""
+"""Take what a kernel asserts of its threads as said, and rows to be as long as a constant says."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_planted_fault_is_found(source: str, old: str, new: str, tmp_path: Pat
 
 
 def test_an_assertion_of_the_host_s_own_launch_fails(tmp_path: Path) -> None:
-    """Where host code says how many threads there are, and sizes, nobody else does."""
+    """Leave threads and sizes to host code where that says how many there are."""
     host = "int main() { float *a, *o; fused<<<4, 256>>>(a, o, 1000); }\n"
     code, said = check(tmp_path, FUSED + host, "-a", "n=1000")
     assert code == 1 and "assertion `i < n && " in said, said

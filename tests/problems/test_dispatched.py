@@ -9,7 +9,7 @@ import pytest
 from harness.kernels import catalog, text
 from harness.kernels.cpp import calls
 from harness.kernels.cpp.source import macros
-from shared.checking import check
+from shared.checking import check, check_clean, check_fault
 from shared.sweeps import sweep
 
 PROGRAMS = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "dispatched").glob("*.cu")}
@@ -52,16 +52,12 @@ def test_each_instance_is_a_kernel(name: str) -> None:
 
 @pytest.mark.parametrize("name", sweep(sorted(LAUNCHED), lambda name: name in QUICK))
 def test_a_right_program_is_clean(name: str, tmp_path: Path) -> None:
-    code, said = check(tmp_path, program(name))
-    assert code == 0 and LAUNCHED[name] in said, said
+    check_clean(tmp_path, program(name), LAUNCHED[name])
 
 
 @pytest.mark.parametrize(("name", "old", "new"), sweep(FAULTS, lambda name, *_: name in QUICK))
 def test_a_planted_fault_is_found(name: str, old: str, new: str, tmp_path: Path) -> None:
-    source = program(name)
-    assert source.count(old) == 1
-    code, said = check(tmp_path, source.replace(old, new))
-    assert code == 1 and "takes" not in said, said
+    check_fault(tmp_path, program(name), old, new)
 
 
 def test_macros_that_launch_stand_for_their_text_and_lines_stay() -> None:
