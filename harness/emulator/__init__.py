@@ -14,7 +14,6 @@ memory requests; it takes no times. To read the package, follow this order: `ptx
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, Record, bind, hold
+from harness.emulator.blocks.arguments.variables import bind_textures, first_bytes, own_buffers, point
 from harness.emulator.blocks.delays.loads import Late
 from harness.emulator.blocks.endless.loops import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
@@ -29,9 +29,8 @@ from harness.emulator.executable import executable, without_collection
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import Launch
-from harness.emulator.memory import GLOBAL_BASE, HEAP, HEAP_BYTES, WORKSPACE, Arena, Buffer
-from harness.emulator.ptx.declarations import OPAQUE, Variable, pointers_of, values_of
-from harness.emulator.ptx.program import Entry
+from harness.emulator.memory import Arena, Buffer
+from harness.emulator.ptx.declarations import OPAQUE, values_of
 from harness.emulator.watch.counts import Counts, by_line, total
 from harness.emulator.watch.findings import Finding, Index3, Rewatch, Source
 from harness.errors import EmulatorError
@@ -101,7 +100,8 @@ def emulate(
     *,
     grid: Sequence[int],
     block: Sequence[int],
-    arguments: Sequence[Argument],
+    arguments: Sequence[Argument] | bytes,
+    memory: Sequence[Buffer] = (),
     shared: int = 0,
     cluster: Sequence[int] = (),
     schedule: str = "lockstep",
@@ -113,7 +113,7 @@ def emulate(
     widths: Mapping[int, int] | None = None,
     variables: dict[str, NDArray[np.uint8]] | None = None,
     records: Mapping[str, Record] | None = None,
-    textures: Mapping[str, Texture] | None = None,
+    textures: Mapping[str | int, Texture] | None = None,
     fences: bool = False,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
@@ -121,7 +121,10 @@ def emulate(
     grid, block: 1 to 3 extents each; extents left out are 1
     arguments: one for each parameter, in order. A `Buffer` or an array is passed as a pointer: it has to be
       C-contiguous, and what the kernel stores is written back into it. A `Texture` is passed as a handle, a
-      `Record` is a struct with pointers. A scalar is a NumPy scalar of the parameter's size
+      `Record` is a struct with pointers. A scalar is a NumPy scalar of the parameter's size. Or the bytes
+      of all parameters, in which pointers are addresses in `memory`
+    memory: what is in global memory, where launches share it: buffers with addresses, in ascending order. One
+      that has the PTX name of a variable of the module is that variable
     shared: bytes of dynamic shared memory per block
     cluster: 1 to 3 extents of a cluster in blocks, where the launch says so and not the kernel
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts,
@@ -139,7 +142,7 @@ def emulate(
       Those that are left out get their initial values; all are in it afterwards, with what the kernel stored,
       so that launches that pass the same dict share the module
     records: what variables hold that have pointers or tensor maps in them, by their PTX names
-    textures: what the module's texture and surface references are bound to, by their PTX names
+    textures: what texture and surface references of the module are bound to, by PTX names; objects by handle
     fences: look, too, for strong reads that only a missing fence would order, see `blocks.delays.unfenced`
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
@@ -148,36 +151,40 @@ def emulate(
     """
     if schedule not in SCHEDULES:
         raise EmulatorError(f"no schedule {schedule!r}", hint=f"There are {' and '.join(SCHEDULES)}.")
-    code = executable(ptx, entry)
-    kernel = code.entry
+    kernel = (code := executable(ptx, entry)).entry
     if not 0 <= kernel.sizes.get("shared", 0) + shared <= _LARGEST_SHARED:
         raise EmulatorError(
             f"{kernel.sizes.get('shared', 0):,} + {shared:,} bytes of shared memory a block",
             hint=f"A block has {_LARGEST_SHARED:,} at most.",
         )
+    extents = _shape(grid, block)
     clusters = _extents(
         "cluster", kernel.cluster if any(n > 1 for n in kernel.cluster) else cluster or (1,), (16, 16, 16)
     )
-    extents = _extents("grid", grid, (2**31 - 1, 65535, 65535)), _extents("block", block, (1024, 1024, 64))
-    if extents[1].x * extents[1].y * extents[1].z > 1024:
-        raise EmulatorError(f"a block of {extents[1]} has more than 1024 threads")
-    module = [v for v in kernel.variables.values() if v.space in ("global", "const") and v.type not in OPAQUE]
-    bound = _bound(kernel, textures or {})
-    objects = handles_of([*arguments, *bound.values()])
-    extra = _extra(kernel)
-    contents = {v.name: _contents(v, variables or {}) for v in module}
+    given = textures or {}
+    bound = bind_textures(kernel, {name: t for name, t in given.items() if isinstance(name, str)})
+    objects = {handle: t for handle, t in given.items() if isinstance(handle, int)}
+    objects |= handles_of([*(() if isinstance(arguments, bytes) else arguments), *bound.values()])
+    placed = {b.name: b.address for b in memory if b.address is not None}
+    module = [
+        v
+        for v in kernel.variables.values()
+        if v.space in ("global", "const") and v.type not in OPAQUE and v.name not in placed
+    ]
+    contents = {v.name: first_bytes(v, variables or {}) for v in module}
     watched: set[int] = set()
     fine, cells = code.fine, False  # see `watch.races`
     while True:
         copies = {h: replace(t, array=t.array.copy()) for h, t in objects.items()}
-        buffers, parameters = bind(kernel, arguments, records or {})
-        owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module), *extra]
+        buffers, parameters = bind(kernel, arguments, records or {}, memory)
+        owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
+        owned += own_buffers(kernel)
         arena = Arena(owned)
-        symbols = {v.name: v.offset for v in kernel.variables.values()}
+        symbols = {v.name: v.offset for v in kernel.variables.values()} | placed
         symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=False)}
         space = parameters(arena)
         symbols |= {name: handle for name, t in bound.items() for handle, o in objects.items() if o is t}
-        _point(kernel, arena, symbols, space)
+        point(kernel, arena, symbols, space, placed.keys())
         hold(records or {}, arena, symbols, buffers)
         launch = Launch(
             code,
@@ -244,25 +251,15 @@ def initial_variables(ptx: str, entry: str, space: str = "global") -> dict[str, 
     return {v.name: values_of(v) for v in found}
 
 
-def _bound(kernel: Entry, textures: Mapping[str, Texture]) -> dict[str, Texture]:
-    """Return the objects of the texture and surface references that a kernel uses, by name.
-
-    Raises EmulatorError for a reference that is not bound, or a name that is none.
-    """
-    references = {v.name for v in kernel.variables.values() if v.type in OPAQUE[:2]}
-    if unknown := sorted(textures.keys() - references):
-        known = ", ".join(sorted(references)) or "none"
-        raise EmulatorError(
-            f"no texture or surface reference {unknown[0]!r}", hint=f"The module has {known}."
-        )
-    text = " ".join(operand for i in kernel.instructions for operand in i.operands) if references else ""
-    used = references & set(re.findall(r"[\w$%]+", text))
-    if unbound := sorted(used - textures.keys()):
-        raise EmulatorError(
-            f"{kernel.name} reads the texture reference {unbound[0]!r}, which is not bound",
-            hint=f"Pass emulate(..., textures={{{unbound[0]!r}: Texture(...)}}), or pass texture objects.",
-        )
-    return {name: textures[name] for name in used}
+def _shape(grid: Sequence[int], block: Sequence[int]) -> tuple[Index3, Index3]:
+    """Return both as Index3. Raises EmulatorError for what CUDA does not launch."""
+    blocks, threads = (
+        _extents("grid", grid, (2**31 - 1, 65535, 65535)),
+        _extents("block", block, (1024, 1024, 64)),
+    )
+    if threads.x * threads.y * threads.z > 1024:
+        raise EmulatorError(f"a block of {threads} has more than 1024 threads")
+    return blocks, threads
 
 
 def _extents(what: str, extents: Sequence[int], limits: tuple[int, int, int]) -> Index3:
@@ -271,55 +268,3 @@ def _extents(what: str, extents: Sequence[int], limits: tuple[int, int, int]) ->
     if not 1 <= len(extents) <= 3 or not all(1 <= e <= limit for e, limit in zip(whole, limits, strict=True)):
         raise EmulatorError(f"a {what} of {tuple(extents)}", hint=f"1 to 3 extents, at most {limits}.")
     return Index3(*(int(e) for e in whole))
-
-
-_PARAMETERS = "the parameters"  # the buffer that holds them where a kernel takes the address of one
-
-
-def _extra(kernel: Entry) -> list[Buffer]:
-    """Return the buffers that the kernel needs of its own: malloc's heap, the grid's barrier, parameters."""
-    found = []
-    if any(i.opcode[0] == "call" and "malloc" in i.operands for i in kernel.instructions):
-        found.append(Buffer(array=np.zeros(HEAP_BYTES, np.uint8), name=HEAP, initialised=False))
-    if any("%envreg1" in i.operands for i in kernel.instructions):
-        found.append(Buffer(array=np.zeros(8, np.uint8), name=WORKSPACE))
-    names = {p.name for p in kernel.parameters}
-    if any(i.opcode[0] == "mov" and names & set(i.operands) for i in kernel.instructions):
-        size = max(p.offset + p.size for p in kernel.parameters)
-        found.append(Buffer(array=np.zeros(size, np.uint8), name=_PARAMETERS))
-    return found
-
-
-def _point(kernel: Entry, arena: Arena, symbols: dict[str, int], space: bytes) -> None:
-    """Put addresses where they belong: in initial values that name variables, and of parameters in `symbols`.
-
-    space: the bytes of the parameters
-    """
-    block = next((a for a in arena.allocations if a.name == _PARAMETERS), None)
-    octets = arena.view(1)
-    if block is not None:
-        octets[block.start - GLOBAL_BASE : block.end - GLOBAL_BASE] = np.frombuffer(space, np.uint8)
-        symbols |= {p.name: block.start + p.offset for p in kernel.parameters}
-    for variable in kernel.variables.values():
-        for offset, name, addend in pointers_of(variable):
-            if name not in symbols:
-                raise EmulatorError(
-                    f"variable {variable.name} starts with the address of {name!r}, which is none"
-                )
-            start = symbols[variable.name] - GLOBAL_BASE + offset
-            octets[start : start + 8] = np.frombuffer(
-                (symbols[name] + addend).to_bytes(8, "little"), np.uint8
-            )
-
-
-def _contents(variable: Variable, given: Mapping[str, NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Return the bytes of a variable of the module: those `given`, else its initial values, zero without any.
-
-    Raises EmulatorError if those given are not as many as the variable has.
-    """
-    found = given.get(variable.name)
-    if found is None:
-        return values_of(variable)
-    if found.dtype != np.uint8 or found.shape != (variable.size,):
-        raise EmulatorError(f"variable {variable.name} has {variable.size} bytes, not {found.nbytes}")
-    return found

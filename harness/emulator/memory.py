@@ -41,6 +41,7 @@ class Buffer:
     initialised: False if a byte may not be read before the kernel has written it, whatever the array holds
     written: of one that is not initialised, a 1 for each byte that was written; the launch adds its own
     pointers: places in bytes, and the buffers whose addresses stand there
+    address: where it lies, in a program whose launches share it; None for the next place that is free
     """
 
     array: NDArray[Any]
@@ -48,9 +49,10 @@ class Buffer:
     initialised: bool = True
     written: NDArray[np.uint8] | None = None
     pointers: tuple[tuple[int, Buffer], ...] = ()
+    address: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Allocation:
     """The range of global memory that belongs to one buffer.
 
@@ -69,30 +71,25 @@ class Allocation:
 
 
 class Arena:
-    """Global memory: a copy of every buffer. Raises EmulatorError if they do not fit this machine."""
+    """Global memory: a copy of every buffer, those with an address first, in ascending order.
+
+    Raises EmulatorError if they do not fit this machine.
+    """
 
     def __init__(self, buffers: list[Buffer]) -> None:
         self.allocations: list[Allocation] = []
         top = GAP
         for index, buffer in enumerate(buffers):
-            start = GLOBAL_BASE + top
-            self.allocations.append(
-                Allocation(
-                    index=index,
-                    name=buffer.name,
-                    start=start,
-                    end=start + buffer.array.nbytes,
-                    initialised=buffer.initialised,
-                    grain=min(4, buffer.array.itemsize),
-                )
-            )
-            top += -(-(buffer.array.nbytes + GAP) // GAP) * GAP
+            start = GLOBAL_BASE + top if buffer.address is None else buffer.address
+            end, grain = start + buffer.array.nbytes, min(4, buffer.array.itemsize)
+            self.allocations.append(Allocation(index, buffer.name, start, end, buffer.initialised, grain))
+            top = start - GLOBAL_BASE + -(-(buffer.array.nbytes + GAP) // GAP) * GAP
         _check_room(sum(b.array.nbytes for b in buffers))
         try:
-            self._bytes: Array = (
-                np.frombuffer(sparse(top), np.uint8) if len(buffers) > _MANY else np.empty(top, np.uint8)
-            )
-            self._written = np.zeros(top if not all(b.initialised for b in buffers) else 0, np.uint8)
+            wide = len(buffers) > _MANY or any(b.address is not None for b in buffers)
+            self._bytes: Array = _sparse(top) if wide else np.empty(top, np.uint8)
+            flags = top if not all(b.initialised for b in buffers) else 0
+            self._written = _sparse(flags) if wide and flags else np.zeros(flags, np.uint8)
         except (MemoryError, OSError, ValueError) as error:
             raise EmulatorError(f"{top:,} bytes of global memory do not fit this machine") from error
         for allocation, buffer in zip(self.allocations, buffers, strict=True):
@@ -219,6 +216,10 @@ class Arena:
         flags = np.take(self._flags[size][start:], index, mode="clip")
         bad: Array = flags != ONES[size]
         return bad
+
+
+def _sparse(size: int) -> Array:
+    return np.frombuffer(sparse(size), np.uint8)
 
 
 ONES = {size: int.from_bytes(b"\1" * size, "little") for size in UNIT}  # written flags, one a byte

@@ -29,6 +29,7 @@ ROOMS = [
     "driver",  # the CUDA driver API
     "emulator",  # PTX run on NumPy
     "sass",  # machine code
+    "programs",  # host code as it is, with the emulator for a GPU
     "launch",  # operands in device memory, and what runs on them
     "dispatch",  # harness.matmul
     "instruments",  # ncu, compute-sanitizer, nvbench

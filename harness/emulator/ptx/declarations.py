@@ -24,7 +24,7 @@ BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "b128": 16, "f16": 2, "bf16": 2,
 BYTES |= {"f32": 4, "f64": 8, "tf32": 4, "pred": 1}
 
 _NUMBER = r"(?:0[xX][\da-fA-F]+|\d+)U?"
-_ATTRIBUTES = re.compile(rf"(?:\.\w+\s+(?:{_NUMBER}\s+)?)+")
+_ATTRIBUTES = re.compile(rf"(?:\.\w+(?:\s*\([^()]*\))?\s+(?:{_NUMBER}\s+)?)+")
 _DECLARED = re.compile(
     rf"\s*(?P<name>[\w$%]+)\s*(?P<shape>(?:\[\s*(?:{_NUMBER})?\s*\]\s*)*)(?:=(?P<values>.*))?$", re.DOTALL
 )
@@ -73,7 +73,7 @@ def declare(
     Raises EmulatorError for text that is not a declaration.
     """
     attributes = _ATTRIBUTES.match(text)
-    words = attributes[0].replace(".", " ").split() if attributes else []
+    words = re.sub(r"\(.*?\)", " ", attributes[0]).replace(".", " ").split() if attributes else []
     space = next((w for w in words if w in ("shared", "global", "const", "local", "param")), "")
     kind = next((w for w in words if w in BYTES or w in OPAQUE), "")
     if "tex" in words:  # ``.tex .u64 name``, the old form of ``.global .texref name``

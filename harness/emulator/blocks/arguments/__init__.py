@@ -41,18 +41,37 @@ Argument = Buffer | Record | TensorMap | Texture | NDArray[Any] | np.generic
 
 
 def bind(
-    kernel: Entry, arguments: Sequence[Argument], records: Mapping[str, Record] = MappingProxyType({})
+    kernel: Entry,
+    arguments: Sequence[Argument] | bytes,
+    records: Mapping[str, Record] = MappingProxyType({}),
+    memory: Sequence[Buffer] = (),
 ) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
     """Return the buffers among the arguments, and a function that makes the parameter space.
 
     Behind them are those of `records`, which are what variables hold. One that is given twice is one and the
-    same.
+    same. Bytes are the parameters as they are, with addresses in `memory`, whose buffers are returned.
 
     That function takes the arena in which the buffers have their addresses, and returns the bytes of the
     ``.param`` space. A tensor map, or a struct with several, may also be passed as a pointer to it: it then
     has a buffer of its own.
     Raises EmulatorError if the number, a size or the layout of the arguments does not fit.
     """
+    whole = max((p.offset + p.size for p in kernel.parameters), default=0)
+    if whole > _MOST:
+        raise EmulatorError(
+            f"the parameters of {kernel.name} take {whole:,} bytes; PTX has {_MOST:,} for them"
+        )
+    if not isinstance(arguments, bytes):
+        return _bind(kernel, arguments, records, whole)
+    if len(arguments) != whole:
+        raise EmulatorError(f"the parameters of {kernel.name} take {whole} bytes, not {len(arguments)}")
+    return [*memory], lambda _: arguments
+
+
+def _bind(
+    kernel: Entry, arguments: Sequence[Argument], records: Mapping[str, Record], whole: int
+) -> tuple[list[Buffer], Callable[[Arena], bytes]]:
+    """Return what `bind` does, of arguments whose parameters take `whole` bytes."""
     if len(arguments) != len(kernel.parameters):
         raise EmulatorError(f"{kernel.name} takes {len(kernel.parameters)} arguments, not {len(arguments)}")
     handles = {id(texture): np.uint64(handle) for handle, texture in handles_of(arguments).items()}
@@ -96,13 +115,6 @@ def bind(
             raise EmulatorError(
                 f"parameter {parameter.name} of {kernel.name} takes {parameter.size} bytes, not {size}"
             )
-
-    whole = max((p.offset + p.size for p in kernel.parameters), default=0)
-    if whole > _MOST:
-        raise EmulatorError(
-            f"the parameters of {kernel.name} take {whole:,} bytes; PTX has {_MOST:,} for them"
-        )
-
     places = {id(b.array): i for i, b in reversed([*enumerate(buffers)])}
 
     def parameters(arena: Arena) -> bytes:

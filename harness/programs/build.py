@@ -1,0 +1,180 @@
+"""Build a program for the emulator: nvcc compiles it, and the runtime it is linked with is harness' own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BuildError, MissingDependency, UsageError
+from harness.support import cache, files, tools
+
+_RUNTIME = Path(__file__).with_name("runtime.cpp")
+NAME = "libharness_cudart.so"
+_DEFINED = re.compile(r"^(?:API|NOTHING|MAKES)\((\w+)|CUDARTAPI (\w+)\(", re.MULTILINE)
+_MISSING = re.compile(r"undefined (?:reference to|symbol:) [`']?(\w+)")
+# What the linker needs for libraries of CUDA's that a program without a GPU cannot use anyway.
+_HINTS = {
+    "cublas": "cuBLAS",
+    "curand": "cuRAND",
+    "cusparse": "cuSPARSE",
+    "cufft": "cuFFT",
+    "cusolver": "cuSOLVER",
+    "cudnn": "cuDNN",
+    "nvml": "NVML",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilers:
+    """What builds a program.
+
+    include: the folder with CUDA's headers
+    library: the CUDA runtime of NVIDIA, of which the functions are known
+    """
+
+    nvcc: Path
+    host: Path
+    include: Path
+    library: Path | None
+
+
+@functools.cache
+def compilers() -> Compilers:
+    """Find nvcc, its headers and the host's compiler. Raises MissingDependency if one is not there."""
+    host = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("c++")
+    if host is None:
+        raise MissingDependency(
+            "no C++ compiler for host code", hint="install g++, or name one in the variable CXX"
+        )
+    nvcc = tools.find("nvcc")
+    include = tools.headers("cudart")
+    if nvcc is None or include is None:
+        raise MissingDependency(
+            "nvcc is not installed, which compiles host code",
+            hint="pip install 'cuda-harness[programs]', or put a CUDA toolkit's nvcc on the PATH",
+        )
+    found = sorted((*include.parent.glob("lib*/libcudart.so.*"), *include.parent.glob("lib*/libcudart.so")))
+    return Compilers(nvcc=nvcc, host=Path(host), include=include, library=found[0] if found else None)
+
+
+def program(
+    sources: Sequence[Path], folder: Path, *, include: Sequence[str] = (), flags: Sequence[str] = ()
+) -> Path:
+    """Compile a program's sources to a shared library in `folder` and return its path.
+
+    include: folders of headers; flags: more arguments of nvcc's, such as ``-DN=64``
+
+    Raises BuildError with nvcc's output, and UsageError for a program without ``main``.
+    """
+    found = compilers()
+    library, target = folder / NAME, folder / "program.so"
+    files.write_file(library, runtime())
+    names = [str(path.resolve()) for path in sources]
+    command = [
+        *(found.nvcc, "-ccbin", found.host, "-arch=compute_90", "-code=compute_90"),
+        *("-std=c++17", "-O2", "-lineinfo", "-no-compress", "-cudart", "none", "-shared"),
+        *("-Xcompiler", "-fPIC,-g1,-fno-optimize-sibling-calls"),
+        *(f"-I{folder}" for folder in include),
+        *flags,
+        *names,
+        *("-o", target, library),
+    ]
+    done = tools.run([str(part) for part in command], sources[0].name, timeout=600)
+    if done.returncode:
+        raise BuildError(
+            "nvcc does not compile the program",
+            where=sources[0].name,
+            log=_shortened(done.stderr or done.stdout),
+        )
+    symbols = tools.run(["nm", "-D", str(target)], sources[0].name).stdout
+    if not re.search(r" T main$", symbols, re.MULTILINE):
+        raise UsageError(
+            "there is no main in it, so it is no program",
+            where=", ".join(path.name for path in sources),
+            hint="`harness check` runs kernels of files without one",
+        )
+    missing = sorted(set(re.findall(r" U (cu[A-Za-z]\w*)$", symbols, re.MULTILINE)) - defined())
+    if missing:
+        raise UsageError(
+            f"it calls {', '.join(missing[:6])}, which the emulator does not have",
+            where=sources[0].name,
+            hint=_of_library(missing[0]),
+        )
+    return target
+
+
+def _of_library(name: str) -> str:
+    """Return what to do about a function that nobody defines."""
+    for prefix, library in _HINTS.items():
+        if name.lower().startswith(prefix):
+            return f"{library} needs a GPU; leave out what uses it, with a macro, say: -p NAME=1"
+    return "leave out what uses it, with a macro, say: -p NAME=1"
+
+
+def _shortened(log: str, most: int = 40) -> str:
+    """Return the first lines of a log."""
+    lines = log.strip().splitlines()
+    return "\n".join(lines[:most] + [f"... and {len(lines) - most} more lines"] * (len(lines) > most))
+
+
+@functools.cache
+def runtime() -> bytes:
+    """Return the runtime library, compiled once for all programs. Raises BuildError if that fails."""
+    found, own, others = compilers(), _RUNTIME.read_text(), _others()
+    version = tools.run([str(found.host), "--version"], "the C++ compiler").stdout
+    headers = files.read(found.include / "cuda_runtime_api.h")
+    store, key = cache.default(), cache.digest(own, others, version, headers)
+    known = store.get(key)
+    if known is not None:
+        return known[NAME]
+    with tempfile.TemporaryDirectory() as folder:
+        target, parts = Path(folder, NAME), {"runtime.cpp": own, "others.cpp": others}
+        for name, text in parts.items():
+            Path(folder, name).write_text(text)
+        command = [str(found.host), "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{found.include}"]
+        command += [f"-Wl,-soname,{NAME}", "-o", str(target), *(str(Path(folder, name)) for name in parts)]
+        done = tools.run(command, "the runtime")
+        if done.returncode:
+            raise BuildError("the C++ compiler does not compile the runtime", log=_shortened(done.stderr))
+        data = target.read_bytes()
+    store.put(key, {NAME: data})
+    return data
+
+
+@functools.cache
+def defined() -> frozenset[str]:
+    """Return the names of the functions that the runtime library has."""
+    return frozenset(_own()) | frozenset(_exported())
+
+
+def _own() -> set[str]:
+    return {name for match in _DEFINED.finditer(_RUNTIME.read_text()) for name in match.groups() if name}
+
+
+@functools.cache
+def _exported() -> tuple[str, ...]:
+    """Return the functions of NVIDIA's runtime; none where its library is not there."""
+    library = compilers().library
+    if library is None:
+        return ()
+    text = tools.run(["nm", "-D", "--defined-only", str(library)], library.name).stdout
+    return tuple(sorted(set(re.findall(r" T (cuda\w+)", text))))
+
+
+def _others() -> str:
+    """Return definitions of all functions of NVIDIA's runtime that ours lacks: they say so when called."""
+    rest = sorted(set(_exported()) - _own())
+    return (
+        'extern "C" {\nlong harness_refused(const char*, const void*);\n'
+        + "".join(
+            f'long {name}() {{ return harness_refused("{name}", __builtin_return_address(0)); }}\n'
+            for name in rest
+        )
+        + "}\n"
+    )

@@ -1,0 +1,79 @@
+"""The process that a program runs in: ``python -m harness.programs.child``, with what to do as JSON.
+
+It is a process of its own because host code may end it, or crash. What happens goes through a pipe at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pickle
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.programs.build import NAME
+from harness.programs.events import Event, Refused
+from harness.programs.launches import How
+from harness.programs.places import Place, Places
+from harness.programs.runtime import Runtime
+
+_CALL = ctypes.CFUNCTYPE(
+    ctypes.c_long, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int
+)
+
+
+def _base(program: Path) -> int:
+    """Return where a shared library of this process is loaded; 0 if it is not yet."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(str(program)):
+            return int(line.partition("-")[0], 16)
+    return 0
+
+
+def main(asked: dict[str, Any]) -> int:
+    """Run the program and return the exit code of its ``main``."""
+    program, pipe = Path(asked["program"]), os.fdopen(asked["pipe"], "wb")
+
+    def tell(event: Event) -> None:
+        pickle.dump(event, pipe)
+        pipe.flush()
+
+    library = ctypes.CDLL(str(program.with_name(NAME)), mode=ctypes.RTLD_GLOBAL)
+    places = Places(program, lambda: _base(program), asked["foreign"])
+    library.harness_print.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    runtime = Runtime(
+        How(**asked["how"]),
+        asked["sources"],
+        places,
+        tell,
+        lambda text: library.harness_print(text, len(text)),
+    )
+
+    def call(name: bytes, caller: int | None, arguments: Any, count: int) -> int:
+        try:
+            return runtime.call(name.decode(), caller or 0, arguments[:count])
+        except Exception as e:  # nothing passes through the program's own frames
+            said = f"{name.decode()}: a fault of harness, {type(e).__name__}: {e}"
+            tell(Refused(what=said, place=Place()))
+            if os.environ.get("HARNESS_DEBUG"):
+                traceback.print_exc()
+            return 999
+
+    held = _CALL(call)
+    library.harness_connect(held, asked["how"]["sms"])
+    try:
+        code = ctypes.CDLL(str(program), mode=ctypes.RTLD_GLOBAL)
+    except OSError as e:
+        raise HarnessError(f"the program cannot be loaded: {e}") from None
+    words = [os.fsencode(word) for word in asked["arguments"]]
+    given = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+    ctypes.CDLL(None).exit(code.main(len(words), given))  # with the program's own handlers of exit
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

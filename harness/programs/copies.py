@@ -1,0 +1,178 @@
+"""Memory of a program: allocated, freed, copied and set."""
+
+from __future__ import annotations
+
+from harness.programs import raw
+from harness.programs.codes import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
+from harness.programs.memory import DEVICE, HOST, MANAGED, DeviceMemory
+from harness.programs.registered import Registered
+
+_PITCH = 512  # bytes of which a pitch is a multiple
+_TOTAL = 141 << 30  # bytes that the device says it has
+_TO_DEVICE, _TO_HOST, _BETWEEN = 1, 2, 3  # cudaMemcpyKind
+_WAYS = {1: "cudaMemcpyHostToDevice", 2: "cudaMemcpyDeviceToHost", 3: "cudaMemcpyDeviceToDevice"}
+
+
+class Copies:
+    """The functions of CUDA's runtime that allocate, free, copy and set memory."""
+
+    def __init__(self, memory: DeviceMemory, registered: Registered) -> None:
+        self._memory, self._registered = memory, registered
+
+    # -- allocations
+
+    def cudaMalloc(self, caller: int, to: int, size: int, *_: int) -> None:
+        self._allocate(caller, to, size, DEVICE)
+
+    def cudaMallocAsync(self, caller: int, to: int, size: int, _: int) -> None:
+        self._allocate(caller, to, size, DEVICE)
+
+    def cudaMallocManaged(self, caller: int, to: int, size: int, _: int) -> None:
+        self._allocate(caller, to, size, MANAGED)
+
+    def cudaMallocHost(self, caller: int, to: int, size: int) -> None:
+        self._allocate(caller, to, size, HOST)
+
+    def cudaHostAlloc(self, caller: int, to: int, size: int, _: int) -> None:
+        self._allocate(caller, to, size, HOST)
+
+    def cudaMallocPitch(self, caller: int, to: int, pitch: int, width: int, height: int) -> None:
+        raw.put(pitch, -(-width // _PITCH) * _PITCH)
+        self._allocate(caller, to, raw.pointer(pitch) * height, DEVICE)
+
+    def _allocate(self, caller: int, to: int, size: int, kind: str) -> None:
+        if not to:
+            raise Misuse(INVALID_VALUE, "a null pointer for the address")
+        raw.put(to, 0)
+        if not size:
+            return
+        found = self._memory.allocate(size, kind, "", caller) if size <= _TOTAL - self._memory.used else None
+        if found is None:
+            raise Misuse(ALLOCATION, f"{size:,} bytes where {_TOTAL - self._memory.used:,} are free")
+        raw.put(to, found.start)
+
+    def cudaFree(self, caller: int, address: int, *_: int) -> None:
+        if not address:
+            return
+        if self._memory.free(address) is None:
+            before = self._memory.freed(address)
+            raise Misuse(INVALID_VALUE, before.name if before else "what was not allocated")
+
+    cudaFreeAsync = cudaFreeHost = cudaFree
+
+    def cudaHostRegister(self, caller: int, address: int, size: int, flags: int) -> None:
+        """Register nothing: the emulator's kernels cannot reach memory of malloc."""
+
+    def cudaHostUnregister(self, caller: int, address: int) -> None:
+        """Take nothing back."""
+
+    def cudaHostGetDevicePointer(self, caller: int, to: int, host: int, flags: int) -> None:
+        if not self._memory.ours(host):
+            raise Misuse(INVALID_VALUE, "memory that neither cudaHostAlloc nor cudaMallocHost gave")
+        raw.put(to, host)
+
+    def cudaMemGetInfo(self, caller: int, rest: int, total: int) -> None:
+        raw.put(rest, _TOTAL - self._memory.used)
+        raw.put(total, _TOTAL)
+
+    def the_kind_of_memory(self, caller: int, address: int) -> int:
+        """Return cudaMemoryType: unregistered, host, device or managed."""
+        found = self._memory.at(address) if self._memory.ours(address) else None
+        return 0 if found is None else {HOST: 1, MANAGED: 3}.get(found.kind, 2)
+
+    # -- copies
+
+    def cudaMemcpy(self, caller: int, to: int, source: int, size: int, kind: int, *_: int) -> None:
+        self._within("to", to, size, kind in (_TO_DEVICE, _BETWEEN), kind)
+        self._within("from", source, size, kind in (_TO_HOST, _BETWEEN), kind)
+        self._memory.copy(to, source, size)
+
+    cudaMemcpyAsync = cudaMemcpy
+
+    def cudaMemcpy2D(
+        self,
+        caller: int,
+        to: int,
+        pitch: int,
+        source: int,
+        every: int,
+        width: int,
+        height: int,
+        kind: int,
+        *_: int,
+    ) -> None:
+        if height and (width > pitch or width > every):
+            raise Misuse(INVALID_VALUE, f"rows of {width:,} bytes with pitches of {pitch:,} and {every:,}")
+        if not width or not height:
+            return
+        self._within("to", to, pitch * (height - 1) + width, kind in (_TO_DEVICE, _BETWEEN), kind)
+        self._within("from", source, every * (height - 1) + width, kind in (_TO_HOST, _BETWEEN), kind)
+        for row in range(height):
+            self._memory.copy(to + row * pitch, source + row * every, width)
+
+    cudaMemcpy2DAsync = cudaMemcpy2D
+
+    def cudaMemcpyToSymbol(
+        self, caller: int, symbol: int, source: int, size: int, offset: int, kind: int, *_: int
+    ) -> None:
+        start = self._in_symbol(symbol, size, offset)
+        self._within("from", source, size, kind == _BETWEEN, kind)
+        self._memory.copy(start, source, size)
+
+    cudaMemcpyToSymbolAsync = cudaMemcpyToSymbol
+
+    def cudaMemcpyFromSymbol(
+        self, caller: int, to: int, symbol: int, size: int, offset: int, kind: int, *_: int
+    ) -> None:
+        start = self._in_symbol(symbol, size, offset)
+        self._within("to", to, size, kind == _BETWEEN, kind)
+        self._memory.copy(to, start, size)
+
+    cudaMemcpyFromSymbolAsync = cudaMemcpyFromSymbol
+
+    def cudaMemset(self, caller: int, to: int, value: int, size: int, *_: int) -> None:
+        self._within("to", to, size, True, _TO_DEVICE)
+        if size:
+            self._memory.view(to, size)[:] = value & 255
+            self._memory.mark(to, size)
+
+    cudaMemsetAsync = cudaMemset
+
+    def cudaMemset2D(
+        self, caller: int, to: int, pitch: int, value: int, width: int, height: int, *_: int
+    ) -> None:
+        if height > 1 and width > pitch:
+            raise Misuse(INVALID_VALUE, f"rows of {width:,} bytes with a pitch of {pitch:,}")
+        for row in range(height):
+            self.cudaMemset(caller, to + row * pitch, value, width)
+
+    cudaMemset2DAsync = cudaMemset2D
+
+    def _in_symbol(self, symbol: int, size: int, offset: int) -> int:
+        start, most = self._registered.symbol(symbol)
+        if offset + size > most:
+            raise Misuse(INVALID_VALUE, f"{size:,} bytes from {offset:,} on in a variable of {most:,}")
+        return start + offset
+
+    def _within(self, way: str, address: int, size: int, device: bool, kind: int) -> None:
+        """Raise Misuse unless all bytes are of one allocation, or of the host where the kind says so.
+
+        device: the kind of the copy says that they are of the device
+        """
+        if not size:
+            return
+        if not self._memory.ours(address):
+            if device:
+                raise Misuse(INVALID_VALUE, f"{way} memory of the host, with {_WAYS.get(kind, kind)}")
+            return
+        found = self._memory.at(address)
+        if found is None or address >= found.end:
+            before = self._memory.freed(address)
+            said = before.name if before else "memory that is not allocated"
+            raise Misuse(INVALID_VALUE, f"{size:,} bytes {way} {said}")
+        if address + size > found.end:
+            left = found.end - address
+            name = found.name or "an allocation"
+            raise Misuse(INVALID_VALUE, f"{size:,} bytes {way} {name}, which has {left:,} from there on")
+        if not device and kind in _WAYS and found.kind not in (HOST, MANAGED):
+            raise Misuse(INVALID_DIRECTION, f"{way} memory of the device, with {_WAYS[kind]}")

@@ -1,0 +1,183 @@
+"""Launches of a program: the configuration checked, then the kernel run by the emulator."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.emulator import emulate
+from harness.emulator.executable import executable
+from harness.errors import EmulatorError, NeedsGpu, OutOfTime
+from harness.programs import raw
+from harness.programs.codes import (
+    CONFIGURATION,
+    COOPERATIVE,
+    INVALID_VALUE,
+    LAUNCH_FAILURE,
+    NOT_SUPPORTED,
+    SUCCESS,
+    TIMEOUT,
+    Misuse,
+)
+from harness.programs.events import Event, Launched, Stopped
+from harness.programs.memory import DeviceMemory
+from harness.programs.modules import Module, grain
+from harness.programs.places import Places
+from harness.programs.registered import Registered
+from harness.programs.waiting import Waiting
+
+_SHARED, _MOST_SHARED = 49_152, 232_448  # bytes a block, without and with cudaFuncSetAttribute
+_DYNAMIC = 8  # cudaFuncAttributeMaxDynamicSharedMemorySize
+Extents = tuple[int, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How kernels run; see `harness.emulator.emulate`. `until` is what the monotonic clock shows at last."""
+
+    schedule: str
+    seed: int
+    budget: int
+    until: float
+    sms: int
+
+
+class Launches:
+    """The functions of CUDA's runtime that launch kernels.
+
+    tell: takes what happened; write: takes what kernels print
+    """
+
+    def __init__(
+        self,
+        how: How,
+        memory: DeviceMemory,
+        registered: Registered,
+        waiting: Waiting,
+        places: Places,
+        tell: Callable[[Event], None],
+        write: Callable[[bytes], None],
+    ) -> None:
+        self._how, self._memory, self._registered = how, memory, registered
+        self._waiting, self._places, self._tell, self._write = waiting, places, tell, write
+        self._dynamic: dict[int, int] = {}  # bytes of dynamic shared memory that a kernel may have
+
+    def cudaLaunchKernel(
+        self, caller: int, kernel: int, grid: int, block: int, given: int, shared: int, stream: int
+    ) -> int:
+        return self._launch(caller, kernel, raw.extents(grid), raw.extents(block), given, shared)
+
+    def cudaLaunchCooperativeKernel(
+        self, caller: int, kernel: int, grid: int, block: int, given: int, shared: int, stream: int
+    ) -> int:
+        blocks, threads = raw.extents(grid), raw.extents(block)
+        total, each = blocks[0] * blocks[1] * blocks[2], threads[0] * threads[1] * threads[2]
+        room = self._how.sms * (2048 // max(1, min(each, 2048)))
+        if total > room:
+            raise Misuse(COOPERATIVE, f"{total:,} blocks where {room:,} run at once")
+        return self._launch(caller, kernel, blocks, threads, given, shared)
+
+    def cudaLaunchKernelExC(
+        self,
+        caller: int,
+        kernel: int,
+        grid: int,
+        block: int,
+        given: int,
+        shared: int,
+        stream: int,
+        cluster: int,
+    ) -> int:
+        blocks = raw.extents(cluster)
+        return self._launch(caller, kernel, raw.extents(grid), raw.extents(block), given, shared, blocks)
+
+    def cudaFuncSetAttribute(self, caller: int, kernel: int, attribute: int, value: int) -> None:
+        if attribute != _DYNAMIC:
+            return
+        module, name = self._registered.kernel(kernel)
+        most = _MOST_SHARED - module.entries[name].sizes.get("shared", 0)
+        if not 0 <= raw.signed(value) <= most:
+            said = f"{raw.signed(value):,} bytes of dynamic shared memory for {name}: at most {most:,}"
+            raise Misuse(INVALID_VALUE, said)
+        self._dynamic[kernel] = value
+
+    def the_shared_memory_of_a_kernel(self, caller: int, kernel: int) -> int:
+        """Return the bytes that a kernel declares."""
+        module, name = self._registered.kernel(kernel)
+        return module.entries[name].sizes.get("shared", 0)
+
+    def _launch(
+        self,
+        caller: int,
+        kernel: int,
+        grid: Extents,
+        block: Extents,
+        given: int,
+        shared: int,
+        cluster: Extents = (0, 0, 0),
+    ) -> int:
+        module, name = self._registered.kernel(kernel)
+        self._check(module, name, grid, block, shared, self._dynamic.get(kernel))
+        if self._waiting.over:
+            return self._waiting.over
+        place = self._places.of(caller)
+        entry = executable(module.ptx, name).entry
+        space = bytearray(max((p.offset + p.size for p in entry.parameters), default=0))
+        for number, one in enumerate(entry.parameters):
+            value = ctypes.string_at(raw.pointer(given + 8 * number), one.size)
+            space[one.offset : one.offset + one.size] = value
+        self._memory.name(self._places)
+        begun = time.monotonic()
+        try:
+            run = emulate(
+                module.ptx,
+                name,
+                grid=grid,
+                block=block,
+                arguments=bytes(space),
+                memory=self._memory.buffers(grain(module, name), module.symbols),
+                shared=shared,
+                cluster=cluster if any(cluster) else (),
+                schedule=self._how.schedule,
+                seed=self._how.seed,
+                budget=self._how.budget,
+                until=self._how.until,
+            )
+        except OutOfTime:
+            self._waiting.over = TIMEOUT
+            self._tell(Stopped(kernel=name, grid=grid, block=block, place=place))
+            return TIMEOUT
+        except EmulatorError as e:
+            found, refused = tuple(e.findings), isinstance(e, NeedsGpu)
+            launched = Launched(kernel=name, grid=grid, block=block, place=place, findings=found)
+            self._tell(launched.ended(str(e), refused=refused))
+            self._waiting.over = self._waiting.over if refused else LAUNCH_FAILURE
+            return NOT_SUPPORTED if refused else LAUNCH_FAILURE
+        self._write(run.output.encode())
+        seconds = time.monotonic() - begun
+        found = (*run.findings, *run.notices)
+        launched = Launched(kernel=name, grid=grid, block=block, place=place, findings=found)
+        self._tell(launched.counted(run.total, seconds))
+        return SUCCESS
+
+    @staticmethod
+    def _check(
+        module: Module, name: str, grid: Extents, block: Extents, shared: int, dynamic: int | None
+    ) -> None:
+        """Raise Misuse for a configuration that CUDA does not launch (Programming Guide, technical
+        specifications).
+        """
+        if not all(grid) or grid[0] >= 1 << 31 or grid[1] > 65535 or grid[2] > 65535:
+            raise Misuse(CONFIGURATION, f"{name} with a grid of {grid} blocks")
+        if not all(block) or block[0] * block[1] * block[2] > 1024 or block[2] > 64:
+            raise Misuse(CONFIGURATION, f"{name} with blocks of {block} threads")
+        static = module.entries[name].sizes.get("shared", 0)
+        most = _SHARED - static if dynamic is None else max(dynamic, _SHARED - static)
+        if shared > most:
+            why = " without cudaFuncSetAttribute" if dynamic is None else ""
+            said = (
+                f"{name} with {shared:,} bytes of dynamic shared memory, where it has {most:,} at most{why}"
+            )
+            raise Misuse(INVALID_VALUE, said)

@@ -1,0 +1,180 @@
+"""The device memory of a program: what it has allocated, and the bytes, which host code and emulator share.
+
+All of it lies in one range of addresses from `GLOBAL_BASE` on, which host code sees, too. What only the
+device may touch is protected there: host code that reads it ends by SIGSEGV, as with a GPU. harness has a second
+mapping of the same bytes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import mmap
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.emulator.memory import GAP, GLOBAL_BASE, Buffer
+from harness.errors import EmulatorError
+from harness.programs.places import Places
+
+SIZE = 1 << 38  # bytes of addresses; memory is taken as it is written
+DEVICE, HOST, MANAGED, VARIABLE = "device", "host", "managed", "variable"
+_PROT_NONE, _PROT_BOTH = 0, mmap.PROT_READ | mmap.PROT_WRITE
+_MAP_FIXED_NOREPLACE, _MAP_NORESERVE = 0x100000, 0x4000
+_FREED = 64  # allocations that were freed, of which accesses are told as such
+_PUNCH = getattr(mmap, "MADV_REMOVE", 9)
+
+
+@dataclass(kw_only=True)
+class Allocation:
+    """What one call allocated.
+
+    kind: ``device``, ``host`` (page-locked), ``managed`` or ``variable``
+    name: its name in findings
+    written: a 1 for each byte that something wrote; None where all of them count as written
+    caller: where host code asked for it
+    """
+
+    start: int
+    size: int
+    kind: str
+    name: str
+    written: NDArray[np.uint8] | None
+    caller: int = 0
+
+    @property
+    def end(self) -> int:
+        """Return the first address behind it."""
+        return self.start + self.size
+
+
+class DeviceMemory:
+    """Allocations by address. Raises EmulatorError if the addresses are taken."""
+
+    def __init__(self) -> None:
+        descriptor = os.memfd_create("harness-device")
+        os.ftruncate(descriptor, SIZE)
+        self._map = mmap.mmap(descriptor, SIZE, mmap.MAP_SHARED | _MAP_NORESERVE)
+        self._bytes = np.frombuffer(self._map, np.uint8)
+        self._alias = int(self._bytes.ctypes.data)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        flags = mmap.MAP_SHARED | _MAP_FIXED_NOREPLACE | _MAP_NORESERVE
+        if libc.mmap(GLOBAL_BASE, SIZE, _PROT_NONE, flags, descriptor, 0) != GLOBAL_BASE:
+            raise EmulatorError(f"the addresses from {GLOBAL_BASE:#x} on are taken in this process")
+        os.close(descriptor)
+        self._libc = libc
+        self._starts: list[int] = []
+        self._allocations: list[Allocation] = []
+        self._freed: list[Allocation] = []
+        self._top = GLOBAL_BASE + GAP
+        self.used = 0
+        self._numbers = 0  # of allocations that were given a name
+
+    def allocate(self, size: int, kind: str, name: str, caller: int = 0) -> Allocation | None:
+        """Return a new allocation, whose bytes are zero; None if there is no room."""
+        room = -(-(size + GAP) // GAP) * GAP
+        if self._top + room > GLOBAL_BASE + SIZE:
+            return None
+        start, self._top = self._top, self._top + room
+        written = np.zeros(size, np.uint8) if kind == DEVICE else None
+        found = Allocation(start=start, size=size, kind=kind, name=name, written=written, caller=caller)
+        if kind in (HOST, MANAGED):
+            self._libc.mprotect(start, room - GAP or GAP, _PROT_BOTH)
+        self._starts.append(start)
+        self._allocations.append(found)
+        self.used += size
+        return found
+
+    def free(self, start: int) -> Allocation | None:
+        """Take an allocation back; None if none begins there. Its addresses are not used again."""
+        found = self.at(start)
+        if found is None or found.start != start:
+            return None
+        place = self._starts.index(start)
+        del self._starts[place], self._allocations[place]
+        room = -(-found.size // GAP) * GAP or GAP
+        self._libc.mprotect(start, room, _PROT_NONE)
+        self._map.madvise(_PUNCH, start - GLOBAL_BASE, room)
+        name = f"{found.name or 'memory'}, which was freed"
+        self._freed.append(replace(found, name=name, written=None))
+        self.used -= found.size
+        return found
+
+    def at(self, address: int) -> Allocation | None:
+        """Return the allocation that an address lies in, or just behind."""
+        place = bisect.bisect_right(self._starts, address) - 1
+        found = self._allocations[place] if place >= 0 else None
+        return found if found is not None and address <= found.end else None
+
+    def freed(self, address: int) -> Allocation | None:
+        """Return what lay at this address until it was freed."""
+        return next((a for a in reversed(self._freed) if a.start <= address < a.end), None)
+
+    @staticmethod
+    def ours(address: int) -> bool:
+        """Return whether an address is of the device."""
+        return GLOBAL_BASE <= address < GLOBAL_BASE + SIZE
+
+    def view(self, start: int, size: int) -> NDArray[np.uint8]:
+        """Return the bytes from an address on."""
+        return self._bytes[start - GLOBAL_BASE : start - GLOBAL_BASE + size]
+
+    def pointer(self, address: int) -> int:
+        """Return where harness finds the byte that a program, or its kernels, find at `address`."""
+        return address - GLOBAL_BASE + self._alias if self.ours(address) else address
+
+    def copy(self, to: int, source: int, size: int) -> None:
+        """Copy bytes; what was written of them, and what was not, goes along."""
+        ctypes.memmove(self.pointer(to), self.pointer(source), size)
+        origin = self.at(source) if self.ours(source) else None
+        flags = None
+        if origin is not None and origin.written is not None:
+            flags = origin.written[source - origin.start :][:size]
+        self.mark(to, size, flags)
+
+    def mark(self, start: int, size: int, flags: NDArray[np.uint8] | None = None) -> None:
+        """Note that bytes were written, or those of them that have a 1 in `flags`."""
+        target = self.at(start) if self.ours(start) else None
+        if target is None or target.written is None:
+            return
+        if flags is None and size == target.size:
+            target.written = None
+        else:
+            target.written[start - target.start :][:size] = 1 if flags is None else flags
+
+    def name(self, places: Places) -> None:
+        """Call allocations what the lines that made them do, and those that say nothing by their numbers."""
+        unnamed = [one for one in self._allocations if not one.name]
+        places.learn(one.caller for one in unnamed)
+        for one in unnamed:
+            self._numbers += 1
+            one.name = places.named(one.caller) or f"allocation {self._numbers}"
+
+    def buffers(self, grain: int, variables: Mapping[str, int]) -> list[Buffer]:
+        """Return all allocations as the emulator takes them.
+
+        grain: bytes in which a kernel accesses memory at least, and in which its races are told apart
+        variables: the addresses of those that are variables of its module, by their PTX names
+        """
+        found, ours = [], {address: name for name, address in variables.items()}
+        for one in sorted([*self._allocations, *self._freed[-_FREED:]], key=lambda a: a.start):
+            if one.written is not None and one.written.all():
+                one.written = None
+            size = one.size if self.at(one.start) is one else 0
+            found.append(
+                Buffer(
+                    array=self.view(one.start, size).view("u1" if size % grain else f"u{grain}"),
+                    name=ours.get(one.start, one.name),
+                    initialised=one.written is None,
+                    written=one.written,
+                    address=one.start,
+                )
+            )
+        return found

@@ -1,0 +1,79 @@
+"""Where in its sources a program calls the runtime, and what it calls the memory that it allocates there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.errors import HarnessError
+from harness.support import files, tools
+
+_NAME = re.compile(
+    r"(?:cuda(?:Malloc|HostAlloc)\w*)\s*(?:<[^;(]*>)?\s*\(\s*(?:\(\s*void\s*\*\s*\*\s*\)|reinterpret_cast<[^>]*>\s*\()?"
+    r"\s*\(?&?\s*(?P<name>[A-Za-z_][\w.\[\]>-]*)"
+)
+
+
+class Place(NamedTuple):
+    """A line of a source file; line 0 is unknown."""
+
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.line}" if self.line else "an unknown line"
+
+
+class Places:
+    """Finds the lines of addresses in a program, each once.
+
+    program: the shared library that it was built as
+    base: returns where that is loaded
+    foreign: folders of headers that are not the program's own
+    """
+
+    def __init__(self, program: Path, base: Callable[[], int], foreign: Sequence[str]) -> None:
+        self._program, self._base = program, base
+        self._foreign = tuple(map(os.path.normpath, foreign))
+        self._known: dict[int, Place] = {}
+
+    def learn(self, callers: Iterable[int]) -> None:
+        """Look up addresses together, which takes no longer than one of them."""
+        new = sorted({c for c in callers if c and c not in self._known})
+        self._known |= dict.fromkeys(new, Place())
+        tool = shutil.which("addr2line")
+        if not new or tool is None:
+            return
+        base = self._base()
+        offsets = [hex(caller - base - 1) for caller in new if caller > base > 0]
+        if not offsets:
+            return
+        try:
+            done = tools.run([tool, "-a", "-i", "-e", str(self._program), *offsets], "addr2line", timeout=60)
+        except HarnessError:
+            return  # lines are a help, and no more
+        for block in re.split(r"^(?=0x)", done.stdout, flags=re.MULTILINE)[1:]:
+            head, *lines = block.split()[:1] + block.splitlines()[1:]
+            found = [re.match(r"(.*):(\d+)", line) for line in lines]
+            read = [Place(os.path.normpath(m[1]), int(m[2])) for m in found if m and m[1][0] != "?"]
+            own = [place for place in read if not place.file.startswith(self._foreign)]
+            self._known[int(head, 16) + base + 1] = next(iter(own), Place())
+
+    def of(self, caller: int) -> Place:
+        """Return the line of the call that returns to this address."""
+        self.learn([caller])
+        return self._known.get(caller, Place())
+
+    def named(self, caller: int) -> str:
+        """Return what the line of an allocation calls it; empty if it does not say."""
+        place = self.of(caller)
+        try:
+            lines = files.text(Path(place.file), errors="replace").splitlines() if place.line else []
+        except HarnessError:
+            return ""
+        found = _NAME.search(lines[place.line - 1]) if 0 < place.line <= len(lines) else None
+        return found["name"].rstrip("->.") if found else ""

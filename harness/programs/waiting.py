@@ -1,0 +1,54 @@
+"""Streams and events of a program, all of whose work is done at once, and the texts of errors."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+
+from harness.programs import codes
+from harness.programs.codes import INVALID_VALUE, Misuse
+
+
+class Waiting:
+    """The functions of CUDA's runtime that wait for work, and those that say what went wrong.
+
+    over: the error of the device from which no call recovers, 0 without one
+    """
+
+    def __init__(self) -> None:
+        self.over = 0
+        self._handles = itertools.count(1)
+        self._recorded: dict[int, float] = {}
+        self._texts: dict[str, ctypes.Array[ctypes.c_char]] = {}
+
+    def a_handle(self, caller: int, to: int) -> int:
+        """Return a number that no stream or event has."""
+        return next(self._handles)
+
+    def cudaDeviceSynchronize(self, *_: int) -> int:
+        return self.over
+
+    cudaStreamSynchronize = cudaStreamQuery = cudaEventSynchronize = cudaDeviceSynchronize
+    cudaEventQuery = cudaDeviceReset = cudaDeviceSynchronize
+
+    def cudaEventRecord(self, caller: int, event: int, stream: int) -> None:
+        self._recorded[event] = time.monotonic()
+
+    def cudaEventElapsedTime(self, caller: int, to: int, begin: int, end: int) -> None:
+        """Tell how long the emulator took: a positive number, since programs divide by it."""
+        if begin not in self._recorded or end not in self._recorded:
+            raise Misuse(INVALID_VALUE, "an event that was not recorded")
+        elapsed = (self._recorded[end] - self._recorded[begin]) * 1e3
+        ctypes.c_float.from_address(to).value = max(elapsed, 1e-3)
+
+    def cudaGetErrorName(self, caller: int, code: int) -> int:
+        return self._lasting(codes.name(code))
+
+    def cudaGetErrorString(self, caller: int, code: int) -> int:
+        return self._lasting(codes.text(code))
+
+    def _lasting(self, text: str) -> int:
+        """Return the address of a text that stays."""
+        held = self._texts.setdefault(text, ctypes.create_string_buffer(text.encode()))
+        return ctypes.addressof(held)
