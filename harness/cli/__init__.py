@@ -34,6 +34,7 @@ VERBS = (
     "profile",
     "replay",
     "report",
+    "run",
     "sass",
     "selftest",
     "tune",

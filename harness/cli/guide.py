@@ -17,6 +17,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Check them": {
         "check": "harness check my/kernel.cu --html page.html",
+        "run": "harness run program.cu",
         "verify": "harness verify tiled -a N=[512,1000]",
         "judge": "harness judge my/kernel.cu",
     },

@@ -11,11 +11,13 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
 from harness.programs.build import NAME
+from harness.programs.codes import UNKNOWN
 from harness.programs.events import Event, Refused
 from harness.programs.launches import How
 from harness.programs.places import Place, Places
@@ -34,14 +36,23 @@ def _base(program: Path) -> int:
     return 0
 
 
-def main(asked: dict[str, Any]) -> int:
-    """Run the program and return the exit code of its ``main``."""
+def main(asked: dict[str, Any]) -> None:
+    """Run the program, and end as it does."""
     program, pipe = Path(asked["program"]), os.fdopen(asked["pipe"], "wb")
 
     def tell(event: Event) -> None:
         pickle.dump(event, pipe)
         pipe.flush()
 
+    try:
+        _run(asked, program, tell)
+    except (HarnessError, OSError) as e:
+        tell(Refused(what=f"the program cannot be loaded: {e}", place=Place()))
+        raise SystemExit(1) from None
+
+
+def _run(asked: dict[str, Any], program: Path, tell: Callable[[Event], None]) -> None:
+    """Load the program and its runtime, and call ``main``."""
     library = ctypes.CDLL(str(program.with_name(NAME)), mode=ctypes.RTLD_GLOBAL)
     places = Places(program, lambda: _base(program), asked["foreign"])
     library.harness_print.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -57,23 +68,18 @@ def main(asked: dict[str, Any]) -> int:
         try:
             return runtime.call(name.decode(), caller or 0, arguments[:count])
         except Exception as e:  # nothing passes through the program's own frames
-            said = f"{name.decode()}: a fault of harness, {type(e).__name__}: {e}"
-            tell(Refused(what=said, place=Place()))
-            if os.environ.get("HARNESS_DEBUG"):
-                traceback.print_exc()
-            return 999
+            at = traceback.extract_tb(e.__traceback__)[-1]
+            said = f"a fault of harness, {type(e).__name__}: {e}, {Path(at.filename).name}:{at.lineno}"
+            tell(Refused(what=f"{name.decode()}: {said}", place=Place()))
+            return UNKNOWN
 
     held = _CALL(call)
     library.harness_connect(held, asked["how"]["sms"])
-    try:
-        code = ctypes.CDLL(str(program), mode=ctypes.RTLD_GLOBAL)
-    except OSError as e:
-        raise HarnessError(f"the program cannot be loaded: {e}") from None
+    code = ctypes.CDLL(str(program), mode=ctypes.RTLD_GLOBAL)
     words = [os.fsencode(word) for word in asked["arguments"]]
     given = (ctypes.c_char_p * (len(words) + 1))(*words, None)
     ctypes.CDLL(None).exit(code.main(len(words), given))  # with the program's own handlers of exit
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    main(json.loads(sys.argv[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.programs import raw
 from harness.programs.codes import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
 from harness.programs.memory import DEVICE, HOST, MANAGED, DeviceMemory
+from harness.programs.places import Places
 from harness.programs.registered import Registered
 
 _PITCH = 512  # bytes of which a pitch is a multiple
@@ -16,8 +17,8 @@ _WAYS = {1: "cudaMemcpyHostToDevice", 2: "cudaMemcpyDeviceToHost", 3: "cudaMemcp
 class Copies:
     """The functions of CUDA's runtime that allocate, free, copy and set memory."""
 
-    def __init__(self, memory: DeviceMemory, registered: Registered) -> None:
-        self._memory, self._registered = memory, registered
+    def __init__(self, memory: DeviceMemory, registered: Registered, places: Places) -> None:
+        self._memory, self._registered, self._places = memory, registered, places
 
     # -- allocations
 
@@ -55,8 +56,7 @@ class Copies:
         if not address:
             return
         if self._memory.free(address) is None:
-            before = self._memory.freed(address)
-            raise Misuse(INVALID_VALUE, before.name if before else "what was not allocated")
+            raise Misuse(INVALID_VALUE, self._freed(address) or "what was not allocated")
 
     cudaFreeAsync = cudaFreeHost = cudaFree
 
@@ -154,6 +154,12 @@ class Copies:
             raise Misuse(INVALID_VALUE, f"{size:,} bytes from {offset:,} on in a variable of {most:,}")
         return start + offset
 
+    def _freed(self, address: int) -> str:
+        """Return what lay at an address until it was freed; empty if nothing did."""
+        self._memory.name(self._places)
+        found = self._memory.freed(address)
+        return found.label if found else ""
+
     def _within(self, way: str, address: int, size: int, device: bool, kind: int) -> None:
         """Raise Misuse unless all bytes are of one allocation, or of the host where the kind says so.
 
@@ -167,12 +173,11 @@ class Copies:
             return
         found = self._memory.at(address)
         if found is None or address >= found.end:
-            before = self._memory.freed(address)
-            said = before.name if before else "memory that is not allocated"
+            said = self._freed(address) or "memory that is not allocated"
             raise Misuse(INVALID_VALUE, f"{size:,} bytes {way} {said}")
         if address + size > found.end:
-            left = found.end - address
-            name = found.name or "an allocation"
-            raise Misuse(INVALID_VALUE, f"{size:,} bytes {way} {name}, which has {left:,} from there on")
+            self._memory.name(self._places)
+            left = f"which has {found.end - address:,} from there on"
+            raise Misuse(INVALID_VALUE, f"{size:,} bytes {way} {found.label}, {left}")
         if not device and kind in _WAYS and found.kind not in (HOST, MANAGED):
             raise Misuse(INVALID_DIRECTION, f"{way} memory of the device, with {_WAYS[kind]}")

@@ -1,8 +1,8 @@
 """The device memory of a program: what it has allocated, and the bytes, which host code and emulator share.
 
 All of it lies in one range of addresses from `GLOBAL_BASE` on, which host code sees, too. What only the
-device may touch is protected there: host code that reads it ends by SIGSEGV, as with a GPU. harness has a second
-mapping of the same bytes.
+device may touch is protected there: host code that reads it ends by SIGSEGV, as with a GPU. There is a second
+mapping of the same bytes, for harness.
 """
 
 from __future__ import annotations
@@ -45,6 +45,12 @@ class Allocation:
     name: str
     written: NDArray[np.uint8] | None
     caller: int = 0
+    freed: bool = False
+
+    @property
+    def label(self) -> str:
+        """Return what findings call it."""
+        return f"{self.name or 'memory'}, which was freed" if self.freed else self.name
 
     @property
     def end(self) -> int:
@@ -102,8 +108,7 @@ class DeviceMemory:
         room = -(-found.size // GAP) * GAP or GAP
         self._libc.mprotect(start, room, _PROT_NONE)
         self._map.madvise(_PUNCH, start - GLOBAL_BASE, room)
-        name = f"{found.name or 'memory'}, which was freed"
-        self._freed.append(replace(found, name=name, written=None))
+        self._freed.append(replace(found, written=None, freed=True))
         self.used -= found.size
         return found
 
@@ -151,7 +156,7 @@ class DeviceMemory:
 
     def name(self, places: Places) -> None:
         """Call allocations what the lines that made them do, and those that say nothing by their numbers."""
-        unnamed = [one for one in self._allocations if not one.name]
+        unnamed = [one for one in (*self._allocations, *self._freed[-_FREED:]) if not one.name]
         places.learn(one.caller for one in unnamed)
         for one in unnamed:
             self._numbers += 1
@@ -171,7 +176,7 @@ class DeviceMemory:
             found.append(
                 Buffer(
                     array=self.view(one.start, size).view("u1" if size % grain else f"u{grain}"),
-                    name=ours.get(one.start, one.name),
+                    name=ours.get(one.start, one.label),
                     initialised=one.written is None,
                     written=one.written,
                     address=one.start,

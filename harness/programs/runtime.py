@@ -38,7 +38,7 @@ class Runtime:
         memory = DeviceMemory()
         registered, waiting = Registered(memory, sources), Waiting()
         launches = Launches(how, memory, registered, waiting, places, tell, write)
-        self._parts = (launches, Copies(memory, registered), registered, waiting)
+        self._parts = (launches, Copies(memory, registered, places), registered, waiting)
 
     def call(self, name: str, caller: int, arguments: Sequence[int]) -> int:
         """Do what the function `name` does; return its result, an error's code for most.

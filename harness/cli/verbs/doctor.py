@@ -28,6 +28,7 @@ def command() -> None:
         ("nvJitLink", lambda: _compiler("ptx"), "PTX kernels cannot be assembled"),
         ("nvdisasm", lambda: _tool("nvdisasm"), "no SASS inspection"),
         ("cuobjdump", lambda: _tool("cuobjdump"), "no second opinion on SASS (tests)"),
+        ("nvcc", _nvcc, "`harness run` cannot build programs"),
         ("cuBLAS", _cublas, "no baseline column"),
         ("nvidia-ml-py", lambda: _package("nvidia-ml-py"), "clock and power are not recorded"),
         ("cuda-bench", lambda: _package("cuda-bench"), "`harness selftest` has no nvbench to compare with"),
@@ -85,6 +86,14 @@ def _tool(name: str) -> str:
     from harness.support import tools
 
     return _version_of([str(tools.require(name)), "--version"])
+
+
+def _nvcc() -> str:
+    """Return the versions of nvcc and of the host's C++ compiler."""
+    from harness.programs import build
+
+    found = build.compilers()
+    return f"{_version_of([str(found.nvcc), '--version'])}, with {found.host.name}"
 
 
 def _program(name: str) -> str:

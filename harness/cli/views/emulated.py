@@ -6,7 +6,8 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ _CODE, _BESIDE = 17, 63  # how many characters of a source line are shown at lea
 _FINDINGS = 12  # that are shown of a kernel
 _MOST = 2**24  # bytes of a file whose lines are quoted
 _PRINTED = 20  # lines that are shown of what a kernel prints
+_MAIN = re.compile(r"^\s*(?:int|auto)\s+main\s*\(", re.MULTILINE)
 _CONFLICT, _CONFLICTS = 2, 5  # ways from which a line is named, and how many are
 NOTE = (
     "FLOP/B: of bytes asked of global memory; sect: 32-byte sectors a global request;\n"
@@ -57,7 +59,7 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
                 if unverified(group[0].problem)
                 else f"{sum(r.before is not None and r.before.ok for r in group)}/{len(group)}",
                 "-" if run is None else str(sum(not f.benign for f, _ in _distinct(group))),
-                *(["-"] * 3 if run is None else _ratios(run.total)),
+                *(["-"] * 3 if run is None else ratios(run.total)),
                 bad[0] if bad else group[0].status,
             ]
         )
@@ -71,7 +73,6 @@ def print_findings(rows: Sequence[Measurement]) -> None:
 
     Of a kernel with many of them the first ones are shown. A guessed launch has been told already.
     """
-    from harness.emulator.watch.findings import Source
     from harness.problems.protocol import unverified
     from harness.results import encode
 
@@ -79,24 +80,29 @@ def print_findings(rows: Sequence[Measurement]) -> None:
         found = _distinct(group)
         told = len(group) == 1 and unverified(group[0].problem)
         for finding, row in found[:_FINDINGS]:
-            kind = f"notice: {finding.kind}" if finding.benign else finding.kind
-            often = "once" if finding.seen == 1 else f"{finding.seen} times"
             where = label if told else f"{label}, {row.problem.label}"
-            click.echo(terminal.fill(f"\n{where}: {kind}, seen {often}"))
-            for source in finding.sources:
-                quoted = f"  {source}: {_line(row.built, source)}".rstrip(": ")
-                click.echo(terminal.fill(quoted, " " * 4))
-                if source.caller and row.built is not None:
-                    caller = Source(source.caller, source.file)
-                    called = f"    {caller}: {_line(row.built, caller)}"
-                    click.echo(terminal.fill(called, " " * 6))
-            click.echo(terminal.fill(f"  {finding.message}", " " * 4))
+            print_finding(finding, where, functools.partial(_line, row.built))
         if len(found) > _FINDINGS:
             click.echo(f"\n{label}: {len(found) - _FINDINGS} more findings; --json keeps them all")
     if any(row.error for row in rows):
         click.echo()
         running.explain([encode.emulated_record(row) | {"detail": row.error} for row in rows], [])
     _print_schedules(rows)
+
+
+def print_finding(finding: Finding, where: str, quote: Callable[[Source], str]) -> None:
+    """Print a finding; `quote` returns the text of a source line, "" where it is not known."""
+    from harness.emulator.watch.findings import Source
+
+    kind = f"notice: {finding.kind}" if finding.benign else finding.kind
+    often = "once" if finding.seen == 1 else f"{finding.seen} times"
+    click.echo(terminal.fill(f"\n{where}: {kind}, seen {often}"))
+    for source in finding.sources:
+        click.echo(terminal.fill(f"  {source}: {quote(source)}".rstrip(": "), " " * 4))
+        caller = Source(source.caller, source.file)
+        if source.caller and (text := quote(caller)):
+            click.echo(terminal.fill(f"    {caller}: {text}", " " * 6))
+    click.echo(terminal.fill(f"  {finding.message}", " " * 4))
 
 
 def print_output(rows: Sequence[Measurement]) -> None:
@@ -203,6 +209,11 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
             "With no reference no number was verified: `harness new` helps"
         )
         kernels = [row.built.variant.kernel for row in rows if row.built is not None]
+        programs = dict.fromkeys(k.path.name for k in kernels if k.plain and _MAIN.search(k.source))
+        if programs:
+            found[-1] += (
+                f". {next(iter(programs))} is a program: `harness run` takes sizes and contents from it"
+            )
         if folders := dict.fromkeys(folder for k in kernels if k.plain for folder in k.include):
             found[-1] += f". Headers are from {', '.join(map(os.path.relpath, folders))}"
     return found
@@ -225,10 +236,16 @@ def _line(built: Built | None, source: Source) -> str:
     if not source.file:
         lines = kernel.source.splitlines()
     elif kernel.language == "ptx":
-        path = kernel.path.parent / source.file
-        with contextlib.suppress(OSError, ValueError):  # of a file that cannot be read
-            lines = _lines(path, path.stat().st_mtime_ns)
+        return line_of(kernel.path.parent / source.file, source.line)
     return lines[source.line - 1].strip() if 0 < source.line <= len(lines) else ""
+
+
+def line_of(path: Path, number: int) -> str:
+    """Return a line of a file; empty if it cannot be read, or has no such line."""
+    with contextlib.suppress(OSError, ValueError):
+        lines = _lines(path, path.stat().st_mtime_ns)
+        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    return ""
 
 
 @functools.lru_cache(maxsize=4)
@@ -236,7 +253,7 @@ def _lines(path: Path, _changed: int) -> list[str]:
     return files.text(path, most=_MOST, errors="replace").splitlines()
 
 
-def _ratios(total: Counts) -> list[str]:
+def ratios(total: Counts) -> list[str]:
     """Return FLOP/B, sectors per request and ways as text."""
     from harness.results import tables
 

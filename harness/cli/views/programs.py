@@ -1,0 +1,144 @@
+"""Print what a program did on the emulator: its kernels, their findings, and calls that were refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from harness.cli.views import emulated
+from harness.support import terminal
+
+if TYPE_CHECKING:
+    from harness.emulator.watch.findings import Finding, Source
+    from harness.programs import Run
+    from harness.programs.events import Misused, Refused
+    from harness.programs.places import Place
+
+_FINDINGS, _CALLS = 12, 12  # that are shown of a kernel, and of the program
+
+
+def print_run(run: Run, style: str | None) -> None:
+    """Print a line for each kernel, then findings, refused calls, and how the program ended."""
+    from harness.results import tables
+    from harness.sass.binary import demangled
+
+    names = {mangled: short(name) for mangled, name in demangled(list(run.kernels)).items()}
+    table = [
+        [
+            names[one.kernel],
+            str(one.launches),
+            tables.si(one.threads),
+            str(sum(not f.benign for f, *_ in one.findings.values())),
+            *emulated.ratios(one.counts),
+            one.status,
+        ]
+        for one in run.kernels.values()
+    ]
+    headings = ["kernel", "launches", "threads", "findings", "FLOP/B", "sect", "ways", "check"]
+    if table:
+        click.echo(tables.plain_table(table, headings, style))
+        click.echo(emulated.NOTE)
+    else:
+        click.echo("the program launched no kernel")
+    for one in run.kernels.values():
+        for finding, number, first in [*one.findings.values()][:_FINDINGS]:
+            where = f"{names[one.kernel]}, {of_many(number, one.launches)}{_at(first.place)}"
+            emulated.print_finding(_nearby(finding), where, quote)
+        if len(one.findings) > _FINDINGS:
+            click.echo(
+                f"\n{names[one.kernel]}: {len(one.findings) - _FINDINGS} more findings; --json has all"
+            )
+        for error in one.errors:
+            click.echo(terminal.fill(f"\n{names[one.kernel]}: {error}"))
+    _print_calls(run.misuses, "calls that a GPU's runtime refuses, too", names)
+    _print_calls(run.refusals, "calls that only the emulator refuses", names)
+    _print_end(run, names)
+
+
+def short(name: str) -> str:
+    """Return a kernel's name without its parameters and what it returns: ``add<float>``."""
+    text = name.removeprefix("void ")
+    depth = 0
+    for place, c in enumerate(text):
+        depth += (c == "<") - (c == ">")
+        if c == "(" and depth == 0 and not text.startswith("(anonymous namespace)", place):
+            return text[:place]
+    return text
+
+
+def of_many(number: int, launches: int) -> str:
+    """Return which launch it was, where there were several."""
+    return f"launch {number} of {launches}" if launches > 1 else "launched"
+
+
+def _at(place: Place) -> str:
+    return f" in {_near(place.file)}:{place.line}" if place.line else ""
+
+
+def _near(file: str) -> str:
+    """Return a file's path from here, if that is shorter."""
+    return min((os.path.relpath(file), file), key=len) if file else ""
+
+
+def _nearby(finding: Finding) -> Finding:
+    """Return a finding whose files are named from here."""
+    from dataclasses import replace
+
+    return replace(finding, sources=tuple(_source(one) for one in finding.sources))
+
+
+def _source(source: Source) -> Source:
+    return type(source)(source.line, _near(source.file), source.caller, source.headers)
+
+
+def quote(source: Source) -> str:
+    """Return the text of a source line; empty where it cannot be read."""
+    return emulated.line_of(Path(source.file), source.line) if source.file else ""
+
+
+def _print_calls(
+    calls: Mapping[Misused, int] | Mapping[Refused, int], why: str, names: Mapping[str, str]
+) -> None:
+    """Print calls of the runtime that were refused."""
+    from harness.sass.binary import demangled
+
+    if calls:
+        click.echo(f"\n{why}:")
+    for event, times in [*calls.items()][:_CALLS]:
+        where = f"{_near(event.place.file)}:{event.place.line}: " if event.place.line else ""
+        often = "" if times == 1 else f", {times} times"
+        what = re.sub(r"\b_Z\w+", lambda m: names.get(m[0]) or short(demangled([m[0]])[m[0]]), event.what)
+        click.echo(terminal.fill(f"  {where}{what}{often}", " " * 4))
+    if len(calls) > _CALLS:
+        click.echo(f"  ... and {len(calls) - _CALLS} more; --json has all")
+
+
+def _print_end(run: Run, names: Mapping[str, str]) -> None:
+    """Print why the program did not do all that it does on a GPU."""
+    if run.stopped is not None:
+        name = names.get(run.stopped.kernel, run.stopped.kernel)
+        grid, block = ("x".join(map(str, extents)) for extents in (run.stopped.grid, run.stopped.block))
+        said = (
+            f"time was over in a launch of {name}, {grid} blocks of {block} threads{_at(run.stopped.place)}: "
+        )
+        click.echo(terminal.fill(f"\n{said}nothing after it ran. Take smaller sizes, or --seconds"))
+    if run.timed_out:
+        click.echo(terminal.fill("\nhost code had not ended when time was over, and was killed"))
+    elif run.code < 0:
+        name = (
+            signal.Signals(-run.code).name
+            if -run.code in {s.value for s in signal.Signals}
+            else str(-run.code)
+        )
+        said = f"\nthe program ended by {name}"
+        if name in ("SIGSEGV", "SIGBUS"):
+            said += ". Host code that reads or writes memory of the device ends so"
+        click.echo(terminal.fill(said))
+    elif run.code:
+        click.echo(f"\nthe program ended with exit code {run.code}")

@@ -1,0 +1,135 @@
+"""What a program did, kernel by kernel."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from harness.emulator import Counts, Finding
+from harness.emulator.watch.counts import total
+from harness.programs.events import Event, Launched, Misused, Refused, Stopped
+
+FAILED, REFUSED = "FAILED", "refused"
+
+
+@dataclass(kw_only=True)
+class KernelRuns:
+    """What the launches of one kernel had in common.
+
+    kernel: its PTX name
+    findings: each with the first launch that had it, counted from 1, among them notices
+    errors: why launches were given up; `refused` if the emulator does not know an instruction
+    """
+
+    kernel: str
+    launches: int = 0
+    threads: int = 0
+    counts: Counts = field(default_factory=Counts)
+    seconds: float = 0.0
+    findings: dict[tuple[object, ...], tuple[Finding, int, Launched]] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    refused: bool = False
+
+    def add(self, launch: Launched) -> None:
+        """Add one launch."""
+        self.launches += 1
+        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        self.threads += blocks * launch.block[0] * launch.block[1] * launch.block[2]
+        self.counts = total([self.counts, launch.counts])
+        self.seconds += launch.seconds
+        for finding in launch.findings:
+            key = (finding.kind, finding.sources, finding.variable, finding.benign)
+            old = self.findings.get(key)
+            if old is None:
+                self.findings[key] = finding, self.launches, launch
+            else:
+                more = replace(old[0], seen=old[0].seen + finding.seen)
+                self.findings[key] = more, old[1], old[2]
+        if launch.error and launch.error not in self.errors:
+            self.errors.append(launch.error)
+            self.refused |= launch.refused
+
+    @property
+    def status(self) -> str:
+        """Return the verdict: a notice is no failure."""
+        wrong = any(not f.benign for f, *_ in self.findings.values())
+        if wrong or (self.errors and not self.refused):
+            return FAILED
+        return REFUSED if self.refused else "ok"
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a record."""
+        found = [
+            asdict(f) | {"launch": number, "called": {"file": first.place.file, "line": first.place.line}}
+            for f, number, first in self.findings.values()
+        ]
+        return {
+            "kernel": self.kernel,
+            "launches": self.launches,
+            "threads": self.threads,
+            "seconds": self.seconds,
+            "status": self.status,
+            "errors": self.errors,
+            "findings": [f for f in found if not f["benign"]],
+            "notices": [f for f in found if f["benign"]],
+            "total": {name: n for name, n in asdict(self.counts).items() if isinstance(n, int)},
+        }
+
+
+@dataclass(kw_only=True)
+class Run:
+    """What a program did.
+
+    kernels: in the order of their first launches
+    misuses, refusals: calls of the runtime that a GPU's would refuse, and those that only the emulator does
+    stopped: the launch in which time was over
+    code: what ``main`` returned, or the program gave to exit; negative for the signal that ended it
+    timed_out: host code had not ended, either
+    """
+
+    kernels: dict[str, KernelRuns] = field(default_factory=dict)
+    misuses: dict[Misused, int] = field(default_factory=dict)
+    refusals: dict[Refused, int] = field(default_factory=dict)
+    stopped: Stopped | None = None
+    code: int = 0
+    timed_out: bool = False
+
+    def add(self, event: Event) -> None:
+        """Add what happened."""
+        if isinstance(event, Launched):
+            self.kernels.setdefault(event.kernel, KernelRuns(kernel=event.kernel)).add(event)
+        elif isinstance(event, Misused):
+            self.misuses[event] = self.misuses.get(event, 0) + 1
+        elif isinstance(event, Refused):
+            self.refusals[event] = self.refusals.get(event, 0) + 1
+        else:
+            self.stopped = event
+
+    @property
+    def failed(self) -> bool:
+        """Return whether something is wrong: a finding, a refused call, or how the program ended."""
+        return bool(self.misuses or self.code or any(one.status == FAILED for one in self.kernels.values()))
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all that the program asked for was done."""
+        refused = any(one.refused for one in self.kernels.values())
+        return not (self.refusals or self.stopped or self.timed_out or refused)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row of a record for each kernel."""
+        return [one.row() for one in self.kernels.values()]
+
+    def meta(self) -> dict[str, Any]:
+        """Return what a record says of the whole program."""
+        return {
+            "misuses": [_call(event, times) for event, times in self.misuses.items()],
+            "refusals": [_call(event, times) for event, times in self.refusals.items()],
+            "stopped": asdict(self.stopped) if self.stopped else None,
+            "timed_out": self.timed_out,
+            "exit_code": self.code,
+        }
+
+
+def _call(event: Misused | Refused, times: int) -> dict[str, Any]:
+    return {"what": event.what, "file": event.place.file, "line": event.place.line, "times": times}
