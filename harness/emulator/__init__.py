@@ -66,6 +66,7 @@ class Emulation:
     waits: it has strong stores that ``delayed`` can hold back
     late: the stores of which other blocks saw what came after them, and not the stores themselves. That is no
       fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
+    blocks: how many ran: fewer than the grid has where a `sample` was asked for
     reached: of each buffer past whose end the kernel went, how far, in bytes from its start
     """
 
@@ -78,6 +79,7 @@ class Emulation:
     waits: bool = False
     late: tuple[Late, ...] = ()
     reached: Mapping[str, int] = field(default_factory=dict)
+    blocks: int = 0
 
     def __repr__(self) -> str:
         return f"<Emulation: {len(self.findings)} findings, {len(self.notices)} notices>"
@@ -115,6 +117,7 @@ def emulate(
     records: Mapping[str, Record] | None = None,
     textures: Mapping[str | int, Texture] | None = None,
     fences: bool = False,
+    sample: int = 0,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
 
@@ -144,6 +147,8 @@ def emulate(
     records: what variables hold that have pointers or tensor maps in them, by their PTX names
     textures: what texture and surface references of the module are bound to, by PTX names; objects by handle
     fences: look, too, for strong reads that only a missing fence would order, see `blocks.delays.unfenced`
+    sample: of a larger grid run so many blocks, the first, the last and some between; 0 for all. Kernels
+      whose blocks wait for each other, or that have asynchronous units, run whole
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
     exceeds the budget and arrays too large for this machine, and its subclasses OutOfTime when time is over,
@@ -206,6 +211,7 @@ def emulate(
             cells=cells,
             cluster=clusters,
             fences=fences,
+            sample=sample,
         )
         try:
             launch.run()
@@ -236,6 +242,7 @@ def emulate(
             waits=bool(code.waits) and not code.asynchronous,
             late=launch.delays.late() if launch.delays is not None else (),
             reached=launch.findings.ends,
+            blocks=launch.blocks or extents[0].x * extents[0].y * extents[0].z,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import harness.emulator.hopper.cluster
 import harness.emulator.hopper.mbarrier
@@ -39,7 +39,7 @@ from harness.emulator.blocks.batch import Batch, Endless
 from harness.emulator.blocks.delays.stores import Delays
 from harness.emulator.blocks.endless.livelocks import Livelocks
 from harness.emulator.blocks.endless.loops import PATIENCE, Fair
-from harness.emulator.blocks.schedule import Schedule
+from harness.emulator.blocks.schedule import Schedule, sampled
 from harness.emulator.blocks.slice import Repeats
 from harness.emulator.executable import Executable
 from harness.emulator.hopper.order.races import Watch
@@ -86,6 +86,7 @@ class Launch:
         cells: bool,
         cluster: Index3,
         fences: bool,
+        sample: int,
     ) -> None:
         self.code, self.entry, self.steps = code, code.entry, code.steps
         entry, self.numbers, self.paces = code.entry, code.numbers, code.paces
@@ -97,7 +98,8 @@ class Launch:
         self.constants = {symbols[name] for name in constants}  # addresses at which the kernel may not write
         self.shared_size = entry.sizes.get("shared", 0) + dynamic_shared
         self.schedule, self.budget, self.check, self.cells = schedule, budget, check, cells
-        self.fences = fences
+        self.fences, self._sample = fences, sample
+        self.blocks = 0  # that were begun
         self._until = until
         self.threads = block.x * block.y * block.z
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
@@ -149,7 +151,9 @@ class Launch:
         """Run all blocks, many side by side. Raises EmulatorError for a grid that takes too long."""
         total = self.grid.x * self.grid.y * self.grid.z
         at_once = self.schedule.together(total, max(1, LANES // self.threads), bool(self.code.contended))
-        firsts = range(0, total, at_once)
+        firsts: Sequence[int] = range(0, total, at_once)
+        if 0 < self._sample < total and not (self.code.contended or self.workspace):
+            at_once, firsts = sampled(self.grid, self._sample, at_once)
         starts = iter(self.schedule.order(firsts))
         left = len(firsts)
         polling: list[tuple[Batch, Iterator[None], HazardWatch | Watch | None]] = []
@@ -174,6 +178,7 @@ class Launch:
                     self._afford(left)
                     left -= 1
                     self._batch_first = first
+                    self.blocks += min(at_once, total - first)
                     batch = Batch(self, first, min(at_once, total - first))
                     polling.append((batch, batch.run(), self.hazards))
                     idle, turns, states = 0, 0, Repeats()

@@ -46,6 +46,7 @@ def run_program(
     schedule: str = "lockstep",
     seed: int = 1,
     sms: int = 132,
+    sample: int = 0,
     quiet: bool = False,
 ) -> Run:
     """Build a program of CUDA sources and run it, each kernel on the emulator.
@@ -55,6 +56,7 @@ def run_program(
     include, flags: of the build, see `harness.programs.build.program`
     seconds: after which no launch goes on; host code has a few more
     schedule, seed: see `harness.emulator.emulate`
+    sample: of a larger grid run so many blocks, see `harness.emulator.emulate`; results are then incomplete
     sms: multiprocessors that the device says it has
     quiet: what the program prints goes nowhere
 
@@ -63,7 +65,7 @@ def run_program(
     """
     with tempfile.TemporaryDirectory(prefix="harness-program-") as folder:
         program = build.program(sources, Path(folder), include=include, flags=flags)
-        how = {"schedule": schedule, "seed": seed, "budget": _BUDGET, "sms": sms}
+        how = {"schedule": schedule, "seed": seed, "budget": _BUDGET, "sms": sms, "sample": sample}
         asked: dict[str, object] = {
             "program": str(program),
             "arguments": [sources[0].stem, *arguments],

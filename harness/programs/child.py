@@ -48,7 +48,6 @@ def main(asked: dict[str, Any]) -> None:
         _run(asked, program, tell)
     except (HarnessError, OSError) as e:
         tell(Refused(what=f"the program cannot be loaded: {e}", place=Place()))
-        raise SystemExit(1) from None
 
 
 def _run(asked: dict[str, Any], program: Path, tell: Callable[[Event], None]) -> None:

@@ -18,12 +18,15 @@ class KernelRuns:
 
     kernel: its PTX name
     findings: each with the first launch that had it, counted from 1, among them notices
+    blocks, ran: of all launches together; fewer ran where only a sample was asked for
     errors: why launches were given up; `refused` if the emulator does not know an instruction
     """
 
     kernel: str
     launches: int = 0
     threads: int = 0
+    blocks: int = 0
+    ran: int = 0
     counts: Counts = field(default_factory=Counts)
     seconds: float = 0.0
     findings: dict[tuple[object, ...], tuple[Finding, int, Launched]] = field(default_factory=dict)
@@ -34,6 +37,8 @@ class KernelRuns:
         """Add one launch."""
         self.launches += 1
         blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        self.blocks += blocks
+        self.ran += launch.blocks
         self.threads += blocks * launch.block[0] * launch.block[1] * launch.block[2]
         self.counts = total([self.counts, launch.counts])
         self.seconds += launch.seconds
@@ -67,6 +72,8 @@ class KernelRuns:
             "kernel": self.kernel,
             "launches": self.launches,
             "threads": self.threads,
+            "blocks": self.blocks,
+            "ran": self.ran,
             "seconds": self.seconds,
             "status": self.status,
             "errors": self.errors,
@@ -108,7 +115,14 @@ class Run:
     @property
     def failed(self) -> bool:
         """Return whether something is wrong: a finding, a refused call, or how the program ended."""
-        return bool(self.misuses or self.code or any(one.status == FAILED for one in self.kernels.values()))
+        wrong = any(one.status == FAILED for one in self.kernels.values())
+        # Of results of which a part was not computed a program may well say that they are wrong.
+        return bool(self.misuses or wrong or self.code < 0 or (self.code and not self.sampled))
+
+    @property
+    def sampled(self) -> bool:
+        """Return whether only some blocks of a launch ran."""
+        return any(one.ran < one.blocks and not one.errors for one in self.kernels.values())
 
     @property
     def complete(self) -> bool:

@@ -24,12 +24,13 @@ class Launched:
     findings: tuple[Finding, ...] = ()
     counts: Counts = field(default_factory=Counts)
     seconds: float = 0
+    blocks: int = 0
     error: str = ""
     refused: bool = False
 
-    def counted(self, counts: Counts, seconds: float) -> Launched:
-        """Return it as one that ended."""
-        return replace(self, counts=counts, seconds=seconds)
+    def counted(self, counts: Counts, seconds: float, blocks: int) -> Launched:
+        """Return it as one that ended, and of which `blocks` ran."""
+        return replace(self, counts=counts, seconds=seconds, blocks=blocks)
 
     def ended(self, error: str, *, refused: bool) -> Launched:
         """Return it as one that was given up."""

@@ -42,6 +42,7 @@ class How:
     budget: int
     until: float
     sms: int
+    sample: int
 
 
 class Launches:
@@ -129,6 +130,7 @@ class Launches:
             value = ctypes.string_at(raw.pointer(given + 8 * number), one.size)
             space[one.offset : one.offset + one.size] = value
         self._memory.name(self._places)
+        buffers = self._memory.buffers(grain(module, name), module.symbols)
         begun = time.monotonic()
         try:
             run = emulate(
@@ -137,13 +139,14 @@ class Launches:
                 grid=grid,
                 block=block,
                 arguments=bytes(space),
-                memory=self._memory.buffers(grain(module, name), module.symbols),
+                memory=buffers,
                 shared=shared,
                 cluster=cluster if any(cluster) else (),
                 schedule=self._how.schedule,
                 seed=self._how.seed,
                 budget=self._how.budget,
                 until=self._how.until,
+                sample=self._how.sample,
             )
         except OutOfTime:
             self._waiting.over = TIMEOUT
@@ -155,11 +158,13 @@ class Launches:
             self._tell(launched.ended(str(e), refused=refused))
             self._waiting.over = self._waiting.over if refused else LAUNCH_FAILURE
             return NOT_SUPPORTED if refused else LAUNCH_FAILURE
+        if run.blocks < grid[0] * grid[1] * grid[2]:
+            self._memory.suppose(buffers)
         self._write(run.output.encode())
         seconds = time.monotonic() - begun
         found = (*run.findings, *run.notices)
         launched = Launched(kernel=name, grid=grid, block=block, place=place, findings=found)
-        self._tell(launched.counted(run.total, seconds))
+        self._tell(launched.counted(run.total, seconds, run.blocks))
         return SUCCESS
 
     @staticmethod

@@ -11,7 +11,7 @@ import bisect
 import ctypes
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -161,6 +161,13 @@ class DeviceMemory:
         for one in unnamed:
             self._numbers += 1
             one.name = places.named(one.caller) or f"allocation {self._numbers}"
+
+    def suppose(self, buffers: Sequence[Buffer]) -> None:
+        """Take for written what a launch wrote in part, of which only some blocks ran."""
+        for buffer in buffers:
+            found = self.at(buffer.address or 0)
+            if found is not None and buffer.written is not None and buffer.written.any():
+                found.written = None
 
     def buffers(self, grain: int, variables: Mapping[str, int]) -> list[Buffer]:
         """Return all allocations as the emulator takes them.

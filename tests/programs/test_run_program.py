@@ -161,6 +161,48 @@ def test_time_that_is_over_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_some_blocks_of_a_large_grid(tmp_path: Path) -> None:
+    """What goes wrong at the ends of rows and below the last is found; what was left out is no fault."""
+    text = """
+    #include <cuda_runtime.h>
+    #include <cstdlib>
+    __global__ void fill(float* x, int w, int h, int right, int below)
+    {
+        int col = blockIdx.x * 16 + threadIdx.x, row = blockIdx.y * 16 + threadIdx.y;
+        if (col < w + right && row < h + below) x[row * w + col] = col;
+    }
+    __global__ void twice(float* y, const float* x, int n)
+    {
+        int i = blockIdx.x * 256 + threadIdx.x;
+        if (i < n) y[i] = 2 * x[i];
+    }
+    int main(int argc, char** argv)
+    {
+        int w = 1020, h = 1020;
+        float *x, *y;
+        cudaMalloc(&x, w * h * 4);
+        cudaMalloc(&y, w * h * 4);
+        fill<<<dim3(64, 64), dim3(16, 16)>>>(x, w, h, atoi(argv[1]), atoi(argv[2]));
+        twice<<<(w * h + 255) / 256, 256>>>(y, x, w * h);
+        float back;
+        cudaMemcpy(&back, x + 512 * w + 700, 4, cudaMemcpyDeviceToHost);
+        return back != 700;
+    }
+    """
+    for right, below, found in (
+        (0, 0, set()),
+        (1, 0, {"global race", "out of bounds"}),
+        (0, 1, {"out of bounds"}),
+    ):
+        run = ran(tmp_path, text, str(right), str(below), sample=64)
+        assert kinds(run) == found and run.failed == bool(found) and run.code == 1
+        fill = run.kernels["_Z4fillPfiiii"]
+        assert (fill.blocks, run.sampled) == (4096, True) and 32 < fill.ran <= 64
+    whole = ran(tmp_path, text, "0", "0")
+    assert not whole.failed and not whole.sampled
+
+
+@pytest.mark.slow
 def test_several_sources_headers_and_macros(tmp_path: Path) -> None:
     (tmp_path / "inc").mkdir()
     (tmp_path / "inc" / "scale.cuh").write_text("void scale(float*, int);\n")

@@ -53,6 +53,12 @@ class _Split(click.Command):
     metavar="N",
     help="Multiprocessors that the device says it has.",
 )
+@click.option(
+    "--sample",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Of each larger grid run N blocks: the first, the last and some between. Results are incomplete.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="What the program prints goes nowhere.")
 @options.strict
 @options.allow_refused
@@ -70,6 +76,7 @@ def command(
     schedule: str,
     seed: int,
     sms: int,
+    sample: int | None,
     quiet: bool,
     strict: bool,
     allow_refused: bool,
@@ -98,6 +105,7 @@ def command(
         schedule=schedule,
         seed=seed,
         sms=sms,
+        sample=sample or 0,
         quiet=quiet,
     )
     meta = record.provenance(seed=seed) if json_file is not None else {}

@@ -121,13 +121,17 @@ def _print_calls(
 
 def _print_end(run: Run, names: Mapping[str, str]) -> None:
     """Print why the program did not do all that it does on a GPU."""
+    some = [one for one in run.kernels.values() if one.ran < one.blocks and not one.errors]
+    if some:
+        said = ", ".join(f"{one.ran:,} of {one.blocks:,} blocks of {names[one.kernel]}" for one in some)
+        click.echo(terminal.fill(f"\n{said} ran: what the others compute is missing"))
     if run.stopped is not None:
         name = names.get(run.stopped.kernel, run.stopped.kernel)
         grid, block = ("x".join(map(str, extents)) for extents in (run.stopped.grid, run.stopped.block))
         said = (
             f"time was over in a launch of {name}, {grid} blocks of {block} threads{_at(run.stopped.place)}: "
         )
-        click.echo(terminal.fill(f"\n{said}nothing after it ran. Take smaller sizes, or --seconds"))
+        click.echo(terminal.fill(f"\n{said}nothing after it ran. Take smaller sizes, --seconds or --sample"))
     if run.timed_out:
         click.echo(terminal.fill("\nhost code had not ended when time was over, and was killed"))
     elif run.code < 0:

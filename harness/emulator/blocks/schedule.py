@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+from harness.emulator.watch.findings import Index3
+
 SCHEDULES = ("lockstep", "warp-serial", "backward", "random", "delayed", "held", "early", "late")
 _PARTS = 8  # into which `backward` divides a grid, at least, so that some blocks end before others begin
 _CONTENDED = 2  # the same for other schedules, of a kernel to which it matters who comes first
@@ -21,6 +23,8 @@ _PIECES = 64  # the same for ``random``, at most
 _PAUSES = 3, 10  # a random warp is interrupted once in 2 to the power of 3 to 10 instructions
 _DELAYS = 0.75  # the chance that ``random`` delays stores
 _SWITCH = 1 / 16  # the chance, at each instruction, that other threads of a warp that has parted go on
+
+_SAMPLES = 8  # batches, at least, where only some blocks of a grid run
 
 T = TypeVar("T")
 
@@ -99,6 +103,22 @@ class Schedule:
     def _switches(self, pc: int, ready: Iterable[int]) -> bool:
         assert self.dice is not None
         return pc in ready or self.dice.random() < _SWITCH
+
+
+def sampled(grid: Index3, blocks: int, most: int) -> tuple[int, list[int]]:
+    """Return how many blocks run side by side, and with which each such batch begins, where only some run.
+
+    They are the first blocks, the last and some between: every second batch is at the end of a row of the grid
+    and the beginning of the next.
+    At most `blocks` run, and `most` side by side.
+    """
+    total = grid.x * grid.y * grid.z
+    each = max(1, min(most, blocks // _SAMPLES))
+    batches = max(2, blocks // each)
+    starts = [(total - each) * i // (batches - 1) for i in range(batches)]
+    if each <= grid.x < total:
+        starts[1:-1:2] = [first - first % grid.x + grid.x - each // 2 for first in starts[1:-1:2]]
+    return each, sorted({max(0, min(first, total - each)) for first in starts})
 
 
 def _ahead(pc: int, ready: Iterable[int]) -> bool:
