@@ -108,8 +108,8 @@ class Schedule:
 def sampled(grid: Index3, blocks: int, most: int) -> tuple[int, list[int]]:
     """Return how many blocks run side by side, and with which each such batch begins, where only some run.
 
-    They are the first blocks, the last and some between: every second batch is at the end of a row of the grid
-    and the beginning of the next.
+    They are the first blocks, the last and some between: every second batch is at the end of a row of the
+    grid and the beginning of the next.
     At most `blocks` run, and `most` side by side.
     """
     total = grid.x * grid.y * grid.z
