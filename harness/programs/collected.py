@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from harness.emulator import Counts, Finding
 from harness.emulator.watch.counts import total
 from harness.programs.events import Event, Launched, Misused, Refused, Stopped
+from harness.sass.binary import demangled
 
 FAILED, REFUSED = "FAILED", "refused"
 
@@ -62,24 +65,32 @@ class KernelRuns:
             return FAILED
         return REFUSED if self.refused else "ok"
 
-    def row(self) -> dict[str, Any]:
-        """Return it as a row of a record."""
+    def row(self, name: str) -> dict[str, Any]:
+        """Return it as a row of a record, in which the kernel is called `name`."""
         found = [
             asdict(f) | {"launch": number, "called": {"file": first.place.file, "line": first.place.line}}
             for f, number, first in self.findings.values()
         ]
         return {
-            "kernel": self.kernel,
+            "kernel": name,
+            "params": {},
+            "shape": f"{self.launches} launches",
+            "entry": self.kernel,
             "launches": self.launches,
             "threads": self.threads,
             "blocks": self.blocks,
             "ran": self.ran,
             "seconds": self.seconds,
             "status": self.status,
-            "errors": self.errors,
+            "detail": "; ".join(self.errors),
             "findings": [f for f in found if not f["benign"]],
             "notices": [f for f in found if f["benign"]],
             "total": {name: n for name, n in asdict(self.counts).items() if isinstance(n, int)},
+            "emulated": {
+                "intensity": self.counts.intensity,
+                "sectors_per_request": self.counts.sectors_per_request,
+                "ways": self.counts.ways,
+            },
         }
 
 
@@ -112,6 +123,12 @@ class Run:
         else:
             self.stopped = event
 
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """Return what kernels are called, ``add<float>``, by their PTX names; refused ones, too."""
+        told = [name for event in self.misuses for name in re.findall(r"\b_Z\w+", event.what)]
+        return {ptx: short(name) for ptx, name in demangled([*self.kernels, *told]).items()}
+
     @property
     def failed(self) -> bool:
         """Return whether something is wrong: a finding, a refused call, or how the program ended."""
@@ -132,7 +149,7 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of a record for each kernel."""
-        return [one.row() for one in self.kernels.values()]
+        return [one.row(self.names[one.kernel]) for one in self.kernels.values()]
 
     def meta(self) -> dict[str, Any]:
         """Return what a record says of the whole program."""
@@ -143,6 +160,17 @@ class Run:
             "timed_out": self.timed_out,
             "exit_code": self.code,
         }
+
+
+def short(name: str) -> str:
+    """Return a kernel's name without its parameters and what it returns: ``add<float>``."""
+    text = name.removeprefix("void ")
+    depth = 0
+    for place, c in enumerate(text):
+        depth += (c == "<") - (c == ">")
+        if c == "(" and depth == 0 and not text.startswith("(anonymous namespace)", place):
+            return text[:place]
+    return text
 
 
 def _call(event: Misused | Refused, times: int) -> dict[str, Any]:
