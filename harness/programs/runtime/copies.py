@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from harness.programs import raw
-from harness.programs.codes import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
-from harness.programs.memory import DEVICE, HOST, MANAGED, DeviceMemory
 from harness.programs.places import Places
-from harness.programs.registered import Registered
+from harness.programs.runtime import raw
+from harness.programs.runtime.codes import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
+from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, DeviceMemory
+from harness.programs.runtime.registered import Registered
 
 _PITCH = 512  # bytes of which a pitch is a multiple
 _TOTAL = 141 << 30  # bytes that the device says it has
@@ -147,6 +147,12 @@ class Copies:
             self.cudaMemset(caller, to + row * pitch, value, width)
 
     cudaMemset2DAsync = cudaMemset2D
+
+    def a_pattern(self, caller: int, to: int, value: int, count: int, size: int) -> None:
+        """Repeat a number of `size` bytes, as a node of a graph does."""
+        self._within("to", to, count * size, True, _TO_DEVICE)
+        self._memory.view(to, count * size).view(f"u{size}")[:] = value & (1 << 8 * size) - 1
+        self._memory.mark(to, count * size)
 
     def _in_symbol(self, symbol: int, size: int, offset: int) -> int:
         start, most = self._registered.symbol(symbol)

@@ -5,6 +5,7 @@ from __future__ import annotations
 SUCCESS, INVALID_VALUE, ALLOCATION, CONFIGURATION = 0, 1, 2, 9
 INVALID_SYMBOL, INVALID_DIRECTION, INVALID_FUNCTION = 13, 21, 98
 TIMEOUT, LAUNCH_FAILURE, COOPERATIVE, NOT_SUPPORTED, UNKNOWN = 702, 719, 720, 801, 999
+CAPTURE_UNMATCHED = 904
 
 TEXTS = {
     SUCCESS: ("cudaSuccess", "no error"),
@@ -20,6 +21,7 @@ TEXTS = {
     LAUNCH_FAILURE: ("cudaErrorLaunchFailure", "unspecified launch failure"),
     COOPERATIVE: ("cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"),
     NOT_SUPPORTED: ("cudaErrorNotSupported", "operation not supported"),
+    CAPTURE_UNMATCHED: ("cudaErrorStreamCaptureUnmatched", "capture was not initiated in this stream"),
     UNKNOWN: ("cudaErrorUnknown", "unknown error"),
 }
 

@@ -6,8 +6,8 @@ import ctypes
 import itertools
 import time
 
-from harness.programs import codes
-from harness.programs.codes import INVALID_VALUE, Misuse
+from harness.programs.runtime import codes
+from harness.programs.runtime.codes import INVALID_VALUE, Misuse
 
 
 class Waiting:
@@ -32,7 +32,8 @@ class Waiting:
     cudaStreamSynchronize = cudaStreamQuery = cudaEventSynchronize = cudaDeviceSynchronize
     cudaEventQuery = cudaDeviceReset = cudaDeviceSynchronize
 
-    def cudaEventRecord(self, caller: int, event: int, stream: int) -> None:
+    def record(self, event: int) -> None:
+        """Note when an event was recorded."""
         self._recorded[event] = time.monotonic()
 
     def cudaEventElapsedTime(self, caller: int, to: int, begin: int, end: int) -> None:

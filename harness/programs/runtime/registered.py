@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from harness.errors import EmulatorError
-from harness.programs import raw
-from harness.programs.codes import INVALID_FUNCTION, INVALID_SYMBOL, Misuse
-from harness.programs.memory import DeviceMemory
-from harness.programs.modules import Module, read
+from harness.programs.runtime import raw
+from harness.programs.runtime.codes import INVALID_FUNCTION, INVALID_SYMBOL, Misuse
+from harness.programs.runtime.memory import DeviceMemory
+from harness.programs.runtime.modules import Module, read
 
 
 class Registered:
