@@ -20,7 +20,7 @@ from harness.programs.build import NAME
 from harness.programs.events import Event, Refused
 from harness.programs.places import Place, Places
 from harness.programs.runtime import Runtime
-from harness.programs.runtime.codes import UNKNOWN
+from harness.programs.runtime.host import UNKNOWN
 from harness.programs.runtime.launches import How
 
 _CALL = ctypes.CFUNCTYPE(

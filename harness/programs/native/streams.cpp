@@ -10,7 +10,7 @@ MAKES(cudaStreamCreateWithFlags, cudaStream_t, (cudaStream_t* to, unsigned))
 MAKES(cudaStreamCreateWithPriority, cudaStream_t, (cudaStream_t* to, unsigned, int))
 MAKES(cudaEventCreate, cudaEvent_t, (cudaEvent_t* to))
 MAKES(cudaEventCreateWithFlags, cudaEvent_t, (cudaEvent_t* to, unsigned))
-NOTHING(cudaStreamDestroy, (cudaStream_t))
+API(cudaStreamDestroy, (cudaStream_t stream), stream)
 API(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags), stream, event)
 API(cudaStreamSynchronize, (cudaStream_t stream), stream)
 API(cudaStreamQuery, (cudaStream_t stream), stream)
@@ -21,7 +21,7 @@ cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t s
 }
 API(cudaEventSynchronize, (cudaEvent_t event), event)
 API(cudaEventQuery, (cudaEvent_t event), event)
-NOTHING(cudaEventDestroy, (cudaEvent_t))
+API(cudaEventDestroy, (cudaEvent_t event), event)
 API(cudaEventElapsedTime, (float* to, cudaEvent_t from, cudaEvent_t until), to, from, until)
 cudaError_t CUDARTAPI cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned)
 {

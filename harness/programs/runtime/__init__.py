@@ -13,9 +13,9 @@ from functools import partial
 from harness.errors import HarnessError
 from harness.programs.events import Event, Misused, Refused
 from harness.programs.places import Places
-from harness.programs.runtime.codes import NOT_SUPPORTED, SUCCESS, UNKNOWN, Misuse
 from harness.programs.runtime.copies import Copies
 from harness.programs.runtime.graphs import STREAMS, Graphs
+from harness.programs.runtime.host import NOT_SUPPORTED, SUCCESS, UNKNOWN, Misuse
 from harness.programs.runtime.launches import How, Launches
 from harness.programs.runtime.memory import DeviceMemory
 from harness.programs.runtime.registered import Registered

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from harness.programs.runtime import raw
-from harness.programs.runtime.codes import CAPTURE_UNMATCHED, INVALID_VALUE, Misuse
+from harness.programs.runtime import host
+from harness.programs.runtime.host import CAPTURE_UNMATCHED, INVALID_VALUE, Misuse
 from harness.programs.runtime.launches import Launches, Work
 from harness.programs.runtime.waiting import Waiting
 
@@ -107,7 +107,7 @@ class Graphs:
 
     def cudaStreamEndCapture(self, caller: int, stream: int, to: int) -> None:
         graph = self._capturing.get(stream)
-        raw.put(to, graph or 0)
+        host.put(to, graph or 0)
         if graph is None:
             raise Misuse(CAPTURE_UNMATCHED, "a stream that is not captured")
         self._capturing = {s: g for s, g in self._capturing.items() if g != graph}
@@ -136,17 +136,17 @@ class Graphs:
     # -- graphs
 
     def cudaGraphCreate(self, caller: int, to: int) -> None:
-        raw.put(to, self._new())
+        host.put(to, self._new())
 
     def cudaGraphDestroy(self, caller: int, graph: int) -> None:
         if self._graphs.pop(graph, None) is None:
             raise Misuse(INVALID_VALUE, "what is no graph, or was destroyed")
 
     def cudaGraphInstantiate(self, caller: int, to: int, graph: int) -> None:
-        raw.put(to, self._new(self._of(graph).ordered()))
+        host.put(to, self._new(self._of(graph).ordered()))
 
     def cudaGraphClone(self, caller: int, to: int, graph: int) -> None:
-        raw.put(to, self._new(self._of(graph).ordered()))
+        host.put(to, self._new(self._of(graph).ordered()))
 
     def cudaGraphExecUpdate(self, caller: int, ready: int, graph: int) -> None:
         self._of(ready).nodes = self._of(graph).ordered()
@@ -156,9 +156,9 @@ class Graphs:
 
     def cudaGraphGetNodes(self, caller: int, graph: int, to: int, count: int) -> None:
         nodes = list(self._of(graph).nodes)
-        for i, node in enumerate(nodes[: raw.pointer(count)] if to else ()):
-            raw.put(to + 8 * i, node)
-        raw.put(count, len(nodes))
+        for i, node in enumerate(nodes[: host.pointer(count)] if to else ()):
+            host.put(to + 8 * i, node)
+        host.put(count, len(nodes))
 
     # -- nodes
 
@@ -190,10 +190,10 @@ class Graphs:
     def cudaGraphAddDependencies(self, caller: int, graph: int, before: int, node: int, count: int) -> None:
         one = self._of(graph)
         for i in range(count):
-            one.after[raw.pointer(node + 8 * i)].append(raw.pointer(before + 8 * i))
+            one.after[host.pointer(node + 8 * i)].append(host.pointer(before + 8 * i))
 
     def _put(self, to: int, graph: int, after: int, count: int, work: Work) -> None:
-        raw.put(to, self._add(graph, work, [raw.pointer(after + 8 * i) for i in range(count)]))
+        host.put(to, self._add(graph, work, [host.pointer(after + 8 * i) for i in range(count)]))
 
     def _c_work(self, run: int, with_: int, size: int) -> Work:
         kept = ctypes.create_string_buffer(ctypes.string_at(with_, size), size)

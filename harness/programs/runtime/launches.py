@@ -12,8 +12,8 @@ from harness.emulator import Buffer, Emulation, emulate
 from harness.errors import EmulatorError, NeedsGpu, OutOfTime
 from harness.programs.events import Event, Launched, Stopped
 from harness.programs.places import Places
-from harness.programs.runtime import raw
-from harness.programs.runtime.codes import (
+from harness.programs.runtime import host
+from harness.programs.runtime.host import (
     CONFIGURATION,
     COOPERATIVE,
     INVALID_VALUE,
@@ -90,12 +90,12 @@ class Launches:
 
     def kernel(self, caller: int, kernel: int, grid: int, block: int, given: int, shared: int) -> Work:
         """Return a launch as a graph's node has it."""
-        return self._prepared(caller, kernel, raw.extents(grid), raw.extents(block), given, shared)
+        return self._prepared(caller, kernel, host.extents(grid), host.extents(block), given, shared)
 
     def cudaLaunchCooperativeKernel(
         self, caller: int, kernel: int, grid: int, block: int, given: int, shared: int, stream: int
     ) -> Work:
-        blocks, threads = raw.extents(grid), raw.extents(block)
+        blocks, threads = host.extents(grid), host.extents(block)
         total, each = blocks[0] * blocks[1] * blocks[2], threads[0] * threads[1] * threads[2]
         room = self._how.sms * (2048 // max(1, min(each, 2048)))
         if total > room:
@@ -113,16 +113,16 @@ class Launches:
         stream: int,
         cluster: int,
     ) -> Work:
-        blocks = raw.extents(cluster)
-        return self._prepared(caller, kernel, raw.extents(grid), raw.extents(block), given, shared, blocks)
+        blocks = host.extents(cluster)
+        return self._prepared(caller, kernel, host.extents(grid), host.extents(block), given, shared, blocks)
 
     def cudaFuncSetAttribute(self, caller: int, kernel: int, attribute: int, value: int) -> None:
         if attribute != _DYNAMIC:
             return
         module, name = self._registered.kernel(kernel)
         most = _MOST_SHARED - module.entries[name].sizes.get("shared", 0)
-        if not 0 <= raw.signed(value) <= most:
-            said = f"{raw.signed(value):,} bytes of dynamic shared memory for {name}: at most {most:,}"
+        if not 0 <= host.signed(value) <= most:
+            said = f"{host.signed(value):,} bytes of dynamic shared memory for {name}: at most {most:,}"
             raise Misuse(INVALID_VALUE, said)
         self._dynamic[kernel] = value
 
@@ -147,7 +147,7 @@ class Launches:
         parameters = module.entries[name].parameters
         space = bytearray(max((p.offset + p.size for p in parameters), default=0))
         for number, one in enumerate(parameters):
-            value = ctypes.string_at(raw.pointer(given + 8 * number), one.size)
+            value = ctypes.string_at(host.pointer(given + 8 * number), one.size)
             space[one.offset : one.offset + one.size] = value
         asked = Asked(
             module=module,

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator import Texture
-from harness.programs.runtime import raw
-from harness.programs.runtime.codes import ALLOCATION, INVALID_VALUE, Misuse
+from harness.programs.runtime import host
+from harness.programs.runtime.host import ALLOCATION, INVALID_VALUE, Misuse
 from harness.programs.runtime.memory import ARRAY, DeviceMemory
 
 _LAYERED, _CUBE = 1, 4  # cudaArrayLayered, cudaArrayCubemap
@@ -89,7 +89,7 @@ class Textures:
         if found is None:
             raise Misuse(ALLOCATION, f"an array of {size:,} bytes")
         self._arrays[found.start] = self._texels(found.start, format_, extents, width * one.element, flags)
-        raw.put(to, found.start)
+        host.put(to, found.start)
 
     def cudaFreeArray(self, caller: int, array: int) -> None:
         if array and (self._arrays.pop(array, None) is None or self._memory.free(array) is None):
@@ -163,7 +163,7 @@ class Textures:
     def _create(self, to: int, made: Callable[[], Texture]) -> None:
         handle = next(self._handles)
         self._objects[handle] = made
-        raw.put(to, handle)
+        host.put(to, handle)
 
     def _view(self, one: Texels, *, writeable: bool) -> NDArray[np.generic]:
         """Return the texels themselves. What a launch writes goes back into those that are writeable."""
