@@ -14,9 +14,9 @@ from pathlib import Path
 from harness.errors import BuildError, MissingDependency, UsageError
 from harness.support import cache, files, tools
 
-_RUNTIME = Path(__file__).with_name("runtime.cpp")
+_NATIVE = Path(__file__).with_name("native")
 NAME = "libharness_cudart.so"
-_DEFINED = re.compile(r"^(?:API|NOTHING|MAKES)\((\w+)|CUDARTAPI (\w+)\(", re.MULTILINE)
+_DEFINED = re.compile(r"^(?:API|NOTHING|MAKES|TO_ARRAY|FROM_ARRAY)\((\w+)|CUDARTAPI (\w+)\(", re.MULTILINE)
 _MISSING = re.compile(r"undefined (?:reference to|symbol:) [`']?(\w+)")
 # What the linker needs for libraries of CUDA's that a program without a GPU cannot use anyway.
 _HINTS = {
@@ -126,19 +126,20 @@ def _shortened(log: str, most: int = 40) -> str:
 @functools.cache
 def runtime() -> bytes:
     """Return the runtime library, compiled once for all programs. Raises BuildError if that fails."""
-    found, own, others = compilers(), _RUNTIME.read_text(), _others()
+    found, parts = compilers(), _native() | {"others.cpp": _others()}
     version = tools.run([str(found.host), "--version"], "the C++ compiler").stdout
     headers = files.read(found.include / "cuda_runtime_api.h")
-    store, key = cache.default(), cache.digest(own, others, version, headers)
+    store, key = cache.default(), cache.digest(*parts.values(), version, headers)
     known = store.get(key)
     if known is not None:
         return known[NAME]
     with tempfile.TemporaryDirectory() as folder:
-        target, parts = Path(folder, NAME), {"runtime.cpp": own, "others.cpp": others}
+        target = Path(folder, NAME)
         for name, text in parts.items():
             Path(folder, name).write_text(text)
         command = [str(found.host), "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{found.include}"]
-        command += [f"-Wl,-soname,{NAME}", "-o", str(target), *(str(Path(folder, name)) for name in parts)]
+        command += [f"-Wl,-soname,{NAME}", "-o", str(target)]
+        command += [str(Path(folder, name)) for name in parts if name.endswith(".cpp")]
         done = tools.run(command, "the runtime")
         if done.returncode:
             raise BuildError("the C++ compiler does not compile the runtime", log=_shortened(done.stderr))
@@ -153,8 +154,17 @@ def defined() -> frozenset[str]:
     return frozenset(_own()) | frozenset(_exported())
 
 
+@functools.cache
+def _native() -> dict[str, str]:
+    """Return the sources of the runtime library by their names."""
+    return {
+        path.name: path.read_text() for path in sorted(_NATIVE.iterdir()) if path.suffix in (".h", ".cpp")
+    }
+
+
 def _own() -> set[str]:
-    return {name for match in _DEFINED.finditer(_RUNTIME.read_text()) for name in match.groups() if name}
+    found = _DEFINED.finditer("\n".join(_native().values()))
+    return {name for match in found for name in match.groups() if name}
 
 
 @functools.cache

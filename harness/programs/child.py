@@ -17,11 +17,11 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.programs.build import NAME
-from harness.programs.codes import UNKNOWN
 from harness.programs.events import Event, Refused
-from harness.programs.launches import How
 from harness.programs.places import Place, Places
 from harness.programs.runtime import Runtime
+from harness.programs.runtime.host import UNKNOWN
+from harness.programs.runtime.launches import How
 
 _CALL = ctypes.CFUNCTYPE(
     ctypes.c_long, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int

@@ -16,17 +16,18 @@ from harness.emulator.ptx.declarations import OPAQUE, Variable, pointers_of, val
 from harness.emulator.ptx.module import OF_ANOTHER, parse
 from harness.emulator.ptx.program import Entry
 from harness.errors import EmulatorError
-from harness.programs.memory import MANAGED, VARIABLE, DeviceMemory
+from harness.programs.runtime.memory import MANAGED, VARIABLE, DeviceMemory
 
 # The wrapper that nvcc's code hands over (fatbinary_section.h), and what it points to (as read from such
 # files, beside what cuobjdump says of them).
 _WRAPPER, _FATBIN, _PTX = 0x466243B1, 0xBA55ED50, 1
 _HEADER, _ENTRY = "<IHHQ", "<HHIQ"
 _FILE = re.compile(r'^[ \t]*\.file[ \t]+\d+[ \t]+"([^"]*)"[^\n]*\n', re.MULTILINE)
-_ACCESS = {"ld": 1, "st": 1, "atom": 1, "red": 1}
+_ACCESS = {"ld", "st", "atom", "red"}
+_SAMPLING = {"tex", "tld4", "txq", "suq", "suld", "sust"}
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Module:
     """A module of PTX text.
 
@@ -96,6 +97,7 @@ def ordered(ptx: str, sources: Sequence[str]) -> str:
     return OF_ANOTHER + "".join(own) + _FILE.sub(lambda m: "" if m[0] in own else m[0], ptx)
 
 
+@functools.cache
 def grain(module: Module, name: str) -> int:
     """Return the bytes of a kernel's narrowest access to memory, at most 4."""
     least = 4
@@ -104,3 +106,10 @@ def grain(module: Module, name: str) -> int:
             bits = re.search(r"\d+", ins.opcode[-1])
             least = min(least, int(bits[0]) // 8) if bits and int(bits[0]) in (8, 16) else least
     return least
+
+
+@functools.cache
+def samples(module: Module, name: str) -> bool:
+    """Return whether a kernel reads or writes textures or surfaces."""
+    found = executable(module.ptx, name).entry.instructions
+    return any(ins.opcode[0] in _SAMPLING for ins in found)

@@ -1,10 +1,14 @@
-"""The errors of the CUDA runtime, as programs get them (its API's cudaError), and calls that end so."""
+"""What passes between host code and the runtime: memory as C has it, and the errors of CUDA's runtime API."""
 
 from __future__ import annotations
 
+import ctypes
+
 SUCCESS, INVALID_VALUE, ALLOCATION, CONFIGURATION = 0, 1, 2, 9
 INVALID_SYMBOL, INVALID_DIRECTION, INVALID_FUNCTION = 13, 21, 98
+INVALID_HANDLE = 400
 TIMEOUT, LAUNCH_FAILURE, COOPERATIVE, NOT_SUPPORTED, UNKNOWN = 702, 719, 720, 801, 999
+CAPTURE_UNMATCHED = 904
 
 TEXTS = {
     SUCCESS: ("cudaSuccess", "no error"),
@@ -15,11 +19,13 @@ TEXTS = {
     INVALID_DIRECTION: ("cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"),
     INVALID_FUNCTION: ("cudaErrorInvalidDeviceFunction", "invalid device function"),
     101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
+    INVALID_HANDLE: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
     600: ("cudaErrorNotReady", "device not ready"),
     TIMEOUT: ("cudaErrorLaunchTimeout", "the launch timed out and was terminated"),
     LAUNCH_FAILURE: ("cudaErrorLaunchFailure", "unspecified launch failure"),
     COOPERATIVE: ("cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"),
     NOT_SUPPORTED: ("cudaErrorNotSupported", "operation not supported"),
+    CAPTURE_UNMATCHED: ("cudaErrorStreamCaptureUnmatched", "capture was not initiated in this stream"),
     UNKNOWN: ("cudaErrorUnknown", "unknown error"),
 }
 
@@ -35,11 +41,40 @@ class Misuse(Exception):
         return f"{self.what}: {TEXTS[self.code][0]}"
 
 
-def name(code: int) -> str:
+def error_name(code: int) -> str:
     """Return the name of an error."""
     return TEXTS.get(code, (f"cudaError {code}", ""))[0]
 
 
-def text(code: int) -> str:
+def error_text(code: int) -> str:
     """Return what an error says."""
     return TEXTS.get(code, ("", f"unrecognized error code {code}"))[1]
+
+
+# -- numbers and texts at addresses
+
+
+def pointer(at: int) -> int:
+    """Return the 8 bytes at an address as a number."""
+    return ctypes.c_uint64.from_address(at).value
+
+
+def put(at: int, value: int) -> None:
+    """Write 8 bytes at an address."""
+    ctypes.c_uint64.from_address(at).value = value
+
+
+def text(at: int) -> str:
+    """Return the text at an address, which ends with a zero."""
+    return (ctypes.string_at(at) if at else b"").decode(errors="replace")
+
+
+def extents(at: int) -> tuple[int, int, int]:
+    """Return the dim3 at an address."""
+    x, y, z = (ctypes.c_uint32 * 3).from_address(at)
+    return x, y, z
+
+
+def signed(value: int) -> int:
+    """Return an argument of type int, of which 64 bits were handed over."""
+    return ctypes.c_int32(value & 0xFFFFFFFF).value

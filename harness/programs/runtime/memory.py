@@ -22,7 +22,7 @@ from harness.errors import EmulatorError
 from harness.programs.places import Places
 
 SIZE = 1 << 38  # bytes of addresses; memory is taken as it is written
-DEVICE, HOST, MANAGED, VARIABLE = "device", "host", "managed", "variable"
+DEVICE, HOST, MANAGED, VARIABLE, ARRAY = "device", "host", "managed", "variable", "array"
 _PROT_NONE, _PROT_BOTH = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED_NOREPLACE, _MAP_NORESERVE = 0x100000, 0x4000
 _FREED = 64  # allocations that were freed, of which accesses are told as such
@@ -33,7 +33,7 @@ _PUNCH = getattr(mmap, "MADV_REMOVE", 9)
 class Allocation:
     """What one call allocated.
 
-    kind: ``device``, ``host`` (page-locked), ``managed`` or ``variable``
+    kind: ``device``, ``host`` (page-locked), ``managed``, ``variable`` or ``array``, what textures read
     name: its name in findings
     written: a 1 for each byte that something wrote; None where all of them count as written
     caller: where host code asked for it

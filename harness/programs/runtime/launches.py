@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from harness.emulator import emulate
-from harness.emulator.executable import executable
+from harness.emulator import Buffer, Emulation, emulate
 from harness.errors import EmulatorError, NeedsGpu, OutOfTime
-from harness.programs import raw
-from harness.programs.codes import (
+from harness.programs.events import Event, Launched, Stopped
+from harness.programs.places import Places
+from harness.programs.runtime import host
+from harness.programs.runtime.host import (
     CONFIGURATION,
     COOPERATIVE,
     INVALID_VALUE,
@@ -21,16 +23,16 @@ from harness.programs.codes import (
     TIMEOUT,
     Misuse,
 )
-from harness.programs.events import Event, Launched, Stopped
-from harness.programs.memory import DeviceMemory
-from harness.programs.modules import Module, grain
-from harness.programs.places import Places
-from harness.programs.registered import Registered
-from harness.programs.waiting import Waiting
+from harness.programs.runtime.memory import DeviceMemory
+from harness.programs.runtime.modules import Module, grain, samples
+from harness.programs.runtime.registered import Registered
+from harness.programs.runtime.textures import Textures
+from harness.programs.runtime.waiting import Waiting
 
 _SHARED, _MOST_SHARED = 49_152, 232_448  # bytes a block, without and with cudaFuncSetAttribute
 _DYNAMIC = 8  # cudaFuncAttributeMaxDynamicSharedMemorySize
 Extents = tuple[int, int, int]
+Work = Callable[[], int]  # returns an error's code, 0 for none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,22 @@ class How:
     sample: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A launch that host code asked for, in `caller`; `cluster` is zeros where the kernel may say it."""
+
+    module: Module
+    kernel: str
+    grid: Extents
+    block: Extents
+    arguments: bytes
+    shared: int
+    cluster: Extents
+    caller: int
+
+
 class Launches:
-    """The functions of CUDA's runtime that launch kernels.
+    """The functions of CUDA's runtime that launch kernels. They return what runs them, for graphs.
 
     tell: takes what happened; write: takes what kernels print
     """
@@ -56,29 +72,35 @@ class Launches:
         how: How,
         memory: DeviceMemory,
         registered: Registered,
+        textures: Textures,
         waiting: Waiting,
         places: Places,
         tell: Callable[[Event], None],
         write: Callable[[bytes], None],
     ) -> None:
         self._how, self._memory, self._registered = how, memory, registered
-        self._waiting, self._places, self._tell, self._write = waiting, places, tell, write
+        self._textures, self._waiting = textures, waiting
+        self._places, self._tell, self._write = places, tell, write
         self._dynamic: dict[int, int] = {}  # bytes of dynamic shared memory that a kernel may have
 
     def cudaLaunchKernel(
         self, caller: int, kernel: int, grid: int, block: int, given: int, shared: int, stream: int
-    ) -> int:
-        return self._launch(caller, kernel, raw.extents(grid), raw.extents(block), given, shared)
+    ) -> Work:
+        return self.kernel(caller, kernel, grid, block, given, shared)
+
+    def kernel(self, caller: int, kernel: int, grid: int, block: int, given: int, shared: int) -> Work:
+        """Return a launch as a graph's node has it."""
+        return self._prepared(caller, kernel, host.extents(grid), host.extents(block), given, shared)
 
     def cudaLaunchCooperativeKernel(
         self, caller: int, kernel: int, grid: int, block: int, given: int, shared: int, stream: int
-    ) -> int:
-        blocks, threads = raw.extents(grid), raw.extents(block)
+    ) -> Work:
+        blocks, threads = host.extents(grid), host.extents(block)
         total, each = blocks[0] * blocks[1] * blocks[2], threads[0] * threads[1] * threads[2]
         room = self._how.sms * (2048 // max(1, min(each, 2048)))
         if total > room:
             raise Misuse(COOPERATIVE, f"{total:,} blocks where {room:,} run at once")
-        return self._launch(caller, kernel, blocks, threads, given, shared)
+        return self._prepared(caller, kernel, blocks, threads, given, shared)
 
     def cudaLaunchKernelExC(
         self,
@@ -90,17 +112,17 @@ class Launches:
         shared: int,
         stream: int,
         cluster: int,
-    ) -> int:
-        blocks = raw.extents(cluster)
-        return self._launch(caller, kernel, raw.extents(grid), raw.extents(block), given, shared, blocks)
+    ) -> Work:
+        blocks = host.extents(cluster)
+        return self._prepared(caller, kernel, host.extents(grid), host.extents(block), given, shared, blocks)
 
     def cudaFuncSetAttribute(self, caller: int, kernel: int, attribute: int, value: int) -> None:
         if attribute != _DYNAMIC:
             return
         module, name = self._registered.kernel(kernel)
         most = _MOST_SHARED - module.entries[name].sizes.get("shared", 0)
-        if not 0 <= raw.signed(value) <= most:
-            said = f"{raw.signed(value):,} bytes of dynamic shared memory for {name}: at most {most:,}"
+        if not 0 <= host.signed(value) <= most:
+            said = f"{host.signed(value):,} bytes of dynamic shared memory for {name}: at most {most:,}"
             raise Misuse(INVALID_VALUE, said)
         self._dynamic[kernel] = value
 
@@ -109,7 +131,7 @@ class Launches:
         module, name = self._registered.kernel(kernel)
         return module.entries[name].sizes.get("shared", 0)
 
-    def _launch(
+    def _prepared(
         self,
         caller: int,
         kernel: int,
@@ -118,54 +140,72 @@ class Launches:
         given: int,
         shared: int,
         cluster: Extents = (0, 0, 0),
-    ) -> int:
+    ) -> Work:
+        """Check a launch, read its arguments, and return what runs it."""
         module, name = self._registered.kernel(kernel)
         self._check(module, name, grid, block, shared, self._dynamic.get(kernel))
+        parameters = module.entries[name].parameters
+        space = bytearray(max((p.offset + p.size for p in parameters), default=0))
+        for number, one in enumerate(parameters):
+            value = ctypes.string_at(host.pointer(given + 8 * number), one.size)
+            space[one.offset : one.offset + one.size] = value
+        asked = Asked(
+            module=module,
+            kernel=name,
+            grid=grid,
+            block=block,
+            arguments=bytes(space),
+            shared=shared,
+            cluster=cluster,
+            caller=caller,
+        )
+        return partial(self._run, asked)
+
+    def _run(self, asked: Asked) -> int:
         if self._waiting.over:
             return self._waiting.over
-        place = self._places.of(caller)
-        entry = executable(module.ptx, name).entry
-        space = bytearray(max((p.offset + p.size for p in entry.parameters), default=0))
-        for number, one in enumerate(entry.parameters):
-            value = ctypes.string_at(raw.pointer(given + 8 * number), one.size)
-            space[one.offset : one.offset + one.size] = value
+        place = self._places.of(asked.caller)
+        launched = Launched(kernel=asked.kernel, grid=asked.grid, block=asked.block, place=place)
         self._memory.name(self._places)
-        buffers = self._memory.buffers(grain(module, name), module.symbols)
+        buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
+        buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
         begun = time.monotonic()
         try:
-            run = emulate(
-                module.ptx,
-                name,
-                grid=grid,
-                block=block,
-                arguments=bytes(space),
-                memory=buffers,
-                shared=shared,
-                cluster=cluster if any(cluster) else (),
-                schedule=self._how.schedule,
-                seed=self._how.seed,
-                budget=self._how.budget,
-                until=self._how.until,
-                sample=self._how.sample,
-            )
+            run = self._emulated(asked, buffers)
         except OutOfTime:
             self._waiting.over = TIMEOUT
-            self._tell(Stopped(kernel=name, grid=grid, block=block, place=place))
+            self._tell(Stopped(kernel=asked.kernel, grid=asked.grid, block=asked.block, place=place))
             return TIMEOUT
         except EmulatorError as e:
-            found, refused = tuple(e.findings), isinstance(e, NeedsGpu)
-            launched = Launched(kernel=name, grid=grid, block=block, place=place, findings=found)
-            self._tell(launched.ended(str(e), refused=refused))
+            refused = isinstance(e, NeedsGpu)
+            self._tell(replace(launched, findings=tuple(e.findings)).ended(str(e), refused=refused))
             self._waiting.over = self._waiting.over if refused else LAUNCH_FAILURE
             return NOT_SUPPORTED if refused else LAUNCH_FAILURE
-        if run.blocks < grid[0] * grid[1] * grid[2]:
+        if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
         self._write(run.output.encode())
-        seconds = time.monotonic() - begun
         found = (*run.findings, *run.notices)
-        launched = Launched(kernel=name, grid=grid, block=block, place=place, findings=found)
-        self._tell(launched.counted(run.total, seconds, run.blocks))
+        self._tell(replace(launched, findings=found).counted(run.total, time.monotonic() - begun, run.blocks))
         return SUCCESS
+
+    def _emulated(self, asked: Asked, buffers: Sequence[Buffer]) -> Emulation:
+        module, name = asked.module, asked.kernel
+        return emulate(
+            module.ptx,
+            name,
+            grid=asked.grid,
+            block=asked.block,
+            arguments=asked.arguments,
+            memory=buffers,
+            textures=self._textures.bound() if samples(module, name) else {},
+            shared=asked.shared,
+            cluster=asked.cluster if any(asked.cluster) else (),
+            schedule=self._how.schedule,
+            seed=self._how.seed,
+            budget=self._how.budget,
+            until=self._how.until,
+            sample=self._how.sample,
+        )
 
     @staticmethod
     def _check(

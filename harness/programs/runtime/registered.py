@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Sequence
 
 from harness.errors import EmulatorError
-from harness.programs import raw
-from harness.programs.codes import INVALID_FUNCTION, INVALID_SYMBOL, Misuse
-from harness.programs.memory import DeviceMemory
-from harness.programs.modules import Module, read
+from harness.programs.runtime import host
+from harness.programs.runtime.host import INVALID_FUNCTION, INVALID_SYMBOL, Misuse
+from harness.programs.runtime.memory import DeviceMemory
+from harness.programs.runtime.modules import Module, read
 
 
 class Registered:
@@ -32,39 +32,39 @@ class Registered:
         self._modules[handle] = read(binary, self._sources)
         return handle
 
-    def cudaRegisterFunction(self, _: int, module: int, host: int, name: int) -> None:
-        self._kernels[host] = module, raw.text(name)
+    def cudaRegisterFunction(self, _: int, module: int, stub: int, name: int) -> None:
+        self._kernels[stub] = module, host.text(name)
 
-    def cudaRegisterVar(self, _: int, module: int, host: int, name: int, size: int) -> None:
-        self._variables[host] = module, raw.text(name)
+    def cudaRegisterVar(self, _: int, module: int, stub: int, name: int, size: int) -> None:
+        self._variables[stub] = module, host.text(name)
 
-    def cudaRegisterManagedVar(self, _: int, module: int, host: int, name: int, size: int) -> None:
-        """Host code goes through the pointer at `host`, and asks for the symbol at what it points to."""
-        self._managed.setdefault(module, []).append(raw.text(name))
+    def cudaRegisterManagedVar(self, _: int, module: int, stub: int, name: int, size: int) -> None:
+        """Host code goes through the pointer at `stub`, and asks for the symbol at what it points to."""
+        self._managed.setdefault(module, []).append(host.text(name))
         for one in self._modules[module]:
-            address = one.place(self._memory, self._managed[module]).get(raw.text(name))
+            address = one.place(self._memory, self._managed[module]).get(host.text(name))
             if address is not None:
-                raw.put(host, address)
-                self._variables[address] = module, raw.text(name)
+                host.put(stub, address)
+                self._variables[address] = module, host.text(name)
 
-    def cudaGetSymbolAddress(self, _: int, to: int, host: int) -> None:
-        raw.put(to, self.symbol(host)[0])
+    def cudaGetSymbolAddress(self, _: int, to: int, stub: int) -> None:
+        host.put(to, self.symbol(stub)[0])
 
-    def cudaGetSymbolSize(self, _: int, to: int, host: int) -> None:
-        raw.put(to, self.symbol(host)[1])
+    def cudaGetSymbolSize(self, _: int, to: int, stub: int) -> None:
+        host.put(to, self.symbol(stub)[1])
 
-    def kernel(self, host: int) -> tuple[Module, str]:
+    def kernel(self, stub: int) -> tuple[Module, str]:
         """Return a kernel's module and PTX name."""
-        handle, name = self._kernels.get(host, (0, ""))
+        handle, name = self._kernels.get(stub, (0, ""))
         for module in self._modules.get(handle, ()):
             if name in module.entries:
                 module.place(self._memory, self._managed.get(handle, ()))
                 return module, name
         raise Misuse(INVALID_FUNCTION, f"there is no PTX of {name or 'that kernel'}")
 
-    def symbol(self, host: int) -> tuple[int, int]:
+    def symbol(self, stub: int) -> tuple[int, int]:
         """Return the address and the size of a variable."""
-        handle, name = self._variables.get(host, (0, ""))
+        handle, name = self._variables.get(stub, (0, ""))
         for module in self._modules.get(handle, ()):
             if name in module.variables:
                 places = module.place(self._memory, self._managed.get(handle, ()))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from harness.programs import raw
-from harness.programs.codes import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
-from harness.programs.memory import DEVICE, HOST, MANAGED, DeviceMemory
 from harness.programs.places import Places
-from harness.programs.registered import Registered
+from harness.programs.runtime import host
+from harness.programs.runtime.host import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
+from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, DeviceMemory
+from harness.programs.runtime.registered import Registered
 
 _PITCH = 512  # bytes of which a pitch is a multiple
 _TOTAL = 141 << 30  # bytes that the device says it has
@@ -38,19 +38,19 @@ class Copies:
         self._allocate(caller, to, size, HOST)
 
     def cudaMallocPitch(self, caller: int, to: int, pitch: int, width: int, height: int) -> None:
-        raw.put(pitch, -(-width // _PITCH) * _PITCH)
-        self._allocate(caller, to, raw.pointer(pitch) * height, DEVICE)
+        host.put(pitch, -(-width // _PITCH) * _PITCH)
+        self._allocate(caller, to, host.pointer(pitch) * height, DEVICE)
 
     def _allocate(self, caller: int, to: int, size: int, kind: str) -> None:
         if not to:
             raise Misuse(INVALID_VALUE, "a null pointer for the address")
-        raw.put(to, 0)
+        host.put(to, 0)
         if not size:
             return
         found = self._memory.allocate(size, kind, "", caller) if size <= _TOTAL - self._memory.used else None
         if found is None:
             raise Misuse(ALLOCATION, f"{size:,} bytes where {_TOTAL - self._memory.used:,} are free")
-        raw.put(to, found.start)
+        host.put(to, found.start)
 
     def cudaFree(self, caller: int, address: int, *_: int) -> None:
         if not address:
@@ -66,14 +66,14 @@ class Copies:
     def cudaHostUnregister(self, caller: int, address: int) -> None:
         """Take nothing back."""
 
-    def cudaHostGetDevicePointer(self, caller: int, to: int, host: int, flags: int) -> None:
-        if not self._memory.ours(host):
+    def cudaHostGetDevicePointer(self, caller: int, to: int, address: int, flags: int) -> None:
+        if not self._memory.ours(address):
             raise Misuse(INVALID_VALUE, "memory that neither cudaHostAlloc nor cudaMallocHost gave")
-        raw.put(to, host)
+        host.put(to, address)
 
     def cudaMemGetInfo(self, caller: int, rest: int, total: int) -> None:
-        raw.put(rest, _TOTAL - self._memory.used)
-        raw.put(total, _TOTAL)
+        host.put(rest, _TOTAL - self._memory.used)
+        host.put(total, _TOTAL)
 
     def the_kind_of_memory(self, caller: int, address: int) -> int:
         """Return cudaMemoryType: unregistered, host, device or managed."""
@@ -147,6 +147,12 @@ class Copies:
             self.cudaMemset(caller, to + row * pitch, value, width)
 
     cudaMemset2DAsync = cudaMemset2D
+
+    def a_pattern(self, caller: int, to: int, value: int, count: int, size: int) -> None:
+        """Repeat a number of `size` bytes, as a node of a graph does."""
+        self._within("to", to, count * size, True, _TO_DEVICE)
+        self._memory.view(to, count * size).view(f"u{size}")[:] = value & (1 << 8 * size) - 1
+        self._memory.mark(to, count * size)
 
     def _in_symbol(self, symbol: int, size: int, offset: int) -> int:
         start, most = self._registered.symbol(symbol)

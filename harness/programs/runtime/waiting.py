@@ -6,8 +6,8 @@ import ctypes
 import itertools
 import time
 
-from harness.programs import codes
-from harness.programs.codes import INVALID_VALUE, Misuse
+from harness.programs.runtime import host
+from harness.programs.runtime.host import INVALID_HANDLE, INVALID_VALUE, Misuse
 
 
 class Waiting:
@@ -19,12 +19,23 @@ class Waiting:
     def __init__(self) -> None:
         self.over = 0
         self._handles = itertools.count(1)
+        self._made: set[int] = set()  # streams and events
         self._recorded: dict[int, float] = {}
         self._texts: dict[str, ctypes.Array[ctypes.c_char]] = {}
 
     def a_handle(self, caller: int, to: int) -> int:
         """Return a number that no stream or event has."""
-        return next(self._handles)
+        handle = next(self._handles)
+        self._made.add(handle)
+        return handle
+
+    def cudaEventDestroy(self, caller: int, handle: int) -> None:
+        """Forget a stream or an event."""
+        if handle not in self._made:
+            raise Misuse(INVALID_HANDLE, "what was not created, or was destroyed")
+        self._made.discard(handle)
+
+    cudaStreamDestroy = cudaEventDestroy
 
     def cudaDeviceSynchronize(self, *_: int) -> int:
         return self.over
@@ -32,7 +43,8 @@ class Waiting:
     cudaStreamSynchronize = cudaStreamQuery = cudaEventSynchronize = cudaDeviceSynchronize
     cudaEventQuery = cudaDeviceReset = cudaDeviceSynchronize
 
-    def cudaEventRecord(self, caller: int, event: int, stream: int) -> None:
+    def record(self, event: int) -> None:
+        """Note when an event was recorded."""
         self._recorded[event] = time.monotonic()
 
     def cudaEventElapsedTime(self, caller: int, to: int, begin: int, end: int) -> None:
@@ -43,10 +55,10 @@ class Waiting:
         ctypes.c_float.from_address(to).value = max(elapsed, 1e-3)
 
     def cudaGetErrorName(self, caller: int, code: int) -> int:
-        return self._lasting(codes.name(code))
+        return self._lasting(host.error_name(code))
 
     def cudaGetErrorString(self, caller: int, code: int) -> int:
-        return self._lasting(codes.text(code))
+        return self._lasting(host.error_text(code))
 
     def _lasting(self, text: str) -> int:
         """Return the address of a text that stays."""

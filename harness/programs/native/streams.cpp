@@ -1,0 +1,31 @@
+// Streams and events: all work is done in the order in which it is asked for.
+#include "connect.h"
+
+using namespace harness;
+
+extern "C"
+{
+MAKES(cudaStreamCreate, cudaStream_t, (cudaStream_t* to))
+MAKES(cudaStreamCreateWithFlags, cudaStream_t, (cudaStream_t* to, unsigned))
+MAKES(cudaStreamCreateWithPriority, cudaStream_t, (cudaStream_t* to, unsigned, int))
+MAKES(cudaEventCreate, cudaEvent_t, (cudaEvent_t* to))
+MAKES(cudaEventCreateWithFlags, cudaEvent_t, (cudaEvent_t* to, unsigned))
+API(cudaStreamDestroy, (cudaStream_t stream), stream)
+API(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags), stream, event)
+API(cudaStreamSynchronize, (cudaStream_t stream), stream)
+API(cudaStreamQuery, (cudaStream_t stream), stream)
+API(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), event, stream)
+cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned)
+{
+    return error("cudaEventRecord", CALLER, event, stream);
+}
+API(cudaEventSynchronize, (cudaEvent_t event), event)
+API(cudaEventQuery, (cudaEvent_t event), event)
+API(cudaEventDestroy, (cudaEvent_t event), event)
+API(cudaEventElapsedTime, (float* to, cudaEvent_t from, cudaEvent_t until), to, from, until)
+cudaError_t CUDARTAPI cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned)
+{
+    function(stream, cudaSuccess, data);
+    return cudaSuccess;
+}
+}
