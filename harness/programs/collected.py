@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.emulator import Counts, Finding
 from harness.emulator.watch.counts import total
-from harness.programs.events import Event, Launched, Misused, Refused, Stopped
+from harness.programs.events import Event, Launched, Misused, Refused, Stopped, Unwaited
 from harness.sass.binary import demangled
 
 FAILED, REFUSED = "FAILED", "refused"
@@ -100,6 +100,7 @@ class Run:
 
     kernels: in the order of their first launches
     misuses, refusals: calls of the runtime that a GPU's would refuse, and those that only the emulator does
+    unwaited: uses of memory that the device may still be writing
     stopped: the launch in which time was over
     code: what ``main`` returned, or the program gave to exit; negative for the signal that ended it
     timed_out: host code had not ended, either
@@ -107,6 +108,7 @@ class Run:
 
     kernels: dict[str, KernelRuns] = field(default_factory=dict)
     misuses: dict[Misused, int] = field(default_factory=dict)
+    unwaited: dict[Unwaited, int] = field(default_factory=dict)
     refusals: dict[Refused, int] = field(default_factory=dict)
     stopped: Stopped | None = None
     code: int = 0
@@ -118,6 +120,8 @@ class Run:
             self.kernels.setdefault(event.kernel, KernelRuns(kernel=event.kernel)).add(event)
         elif isinstance(event, Misused):
             self.misuses[event] = self.misuses.get(event, 0) + 1
+        elif isinstance(event, Unwaited):
+            self.unwaited[event] = self.unwaited.get(event, 0) + 1
         elif isinstance(event, Refused):
             self.refusals[event] = self.refusals.get(event, 0) + 1
         else:
@@ -126,7 +130,8 @@ class Run:
     @functools.cached_property
     def names(self) -> dict[str, str]:
         """Return what kernels are called, ``add<float>``, by their PTX names; refused ones, too."""
-        told = [name for event in self.misuses for name in re.findall(r"\b_Z\w+", event.what)]
+        texts = " ".join([*(event.what for event in self.misuses), *(event.what for event in self.unwaited)])
+        told = re.findall(r"\b_Z\w+", texts)
         return {ptx: short(name) for ptx, name in demangled([*self.kernels, *told]).items()}
 
     @property
@@ -134,7 +139,8 @@ class Run:
         """Return whether something is wrong: a finding, a refused call, or how the program ended."""
         wrong = any(one.status == FAILED for one in self.kernels.values())
         # Of results of which a part was not computed a program may well say that they are wrong.
-        return bool(self.misuses or wrong or self.code < 0 or (self.code and not self.sampled))
+        ended = self.code < 0 or (self.code > 0 and not self.sampled)
+        return bool(self.misuses or self.unwaited or wrong or ended)
 
     @property
     def sampled(self) -> bool:
@@ -155,6 +161,7 @@ class Run:
         """Return what a record says of the whole program."""
         return {
             "misuses": [_call(event, times) for event, times in self.misuses.items()],
+            "unwaited": [_call(event, times) for event, times in self.unwaited.items()],
             "refusals": [_call(event, times) for event, times in self.refusals.items()],
             "stopped": asdict(self.stopped) if self.stopped else None,
             "timed_out": self.timed_out,
@@ -173,5 +180,5 @@ def short(name: str) -> str:
     return text
 
 
-def _call(event: Misused | Refused, times: int) -> dict[str, Any]:
+def _call(event: Misused | Unwaited | Refused, times: int) -> dict[str, Any]:
     return {"what": event.what, "file": event.place.file, "line": event.place.line, "times": times}

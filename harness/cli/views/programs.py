@@ -17,7 +17,7 @@ from harness.support import terminal
 if TYPE_CHECKING:
     from harness.emulator.watch.findings import Finding, Source
     from harness.programs import Run
-    from harness.programs.events import Misused, Refused
+    from harness.programs.events import Misused, Refused, Unwaited
     from harness.programs.places import Place
     from harness.results.gates.findings import Reported
 
@@ -57,6 +57,7 @@ def print_run(run: Run, style: str | None) -> None:
         for error in one.errors:
             click.echo(terminal.fill(f"\n{names[one.kernel]}: {error}"))
     _print_calls(run.misuses, "calls that a GPU's runtime refuses, too", names)
+    _print_calls(run.unwaited, "host code that does not wait for the device", names)
     _print_calls(run.refusals, "calls that only the emulator refuses", names)
     _print_end(run, names)
 
@@ -92,9 +93,11 @@ def quote(source: Source) -> str:
 
 
 def _print_calls(
-    calls: Mapping[Misused, int] | Mapping[Refused, int], why: str, names: Mapping[str, str]
+    calls: Mapping[Misused, int] | Mapping[Unwaited, int] | Mapping[Refused, int],
+    why: str,
+    names: Mapping[str, str],
 ) -> None:
-    """Print calls of the runtime that were refused."""
+    """Print what host code does wrong, a line each."""
     if calls:
         click.echo(f"\n{why}:")
     for event, times in [*calls.items()][:_CALLS]:
@@ -127,12 +130,12 @@ def reported(run: Run) -> list[Reported]:
                     others=tuple(others),
                 )
             )
-    for call in (c for c in run.misuses if c.place.line):
+    calls: list[Misused | Unwaited] = [*run.misuses, *run.unwaited]
+    for call in (one for one in calls if one.place.line):
         path, line = _first(call.place)
+        kind = "refused call" if call in run.misuses else "missing synchronization"
         text = emulated.line_of(Path(call.place.file), line)
-        found.append(
-            Reported(kind="refused call", level="error", message=call.what, path=path, line=line, text=text)
-        )
+        found.append(Reported(kind=kind, level="error", message=call.what, path=path, line=line, text=text))
     return found
 
 

@@ -7,6 +7,7 @@ from harness.programs.runtime import host
 from harness.programs.runtime.host import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
 from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, DeviceMemory
 from harness.programs.runtime.registered import Registered
+from harness.programs.runtime.unwaited import Guard
 
 _PITCH = 512  # bytes of which a pitch is a multiple
 _TOTAL = 141 << 30  # bytes that the device says it has
@@ -17,8 +18,9 @@ _WAYS = {1: "cudaMemcpyHostToDevice", 2: "cudaMemcpyDeviceToHost", 3: "cudaMemcp
 class Copies:
     """The functions of CUDA's runtime that allocate, free, copy and set memory."""
 
-    def __init__(self, memory: DeviceMemory, registered: Registered, places: Places) -> None:
+    def __init__(self, memory: DeviceMemory, registered: Registered, places: Places, guard: Guard) -> None:
         self._memory, self._registered, self._places = memory, registered, places
+        self._guard = guard
 
     # -- allocations
 
@@ -87,7 +89,9 @@ class Copies:
         self._within("from", source, size, kind in (_TO_HOST, _BETWEEN), kind)
         self._memory.copy(to, source, size)
 
-    cudaMemcpyAsync = cudaMemcpy
+    def cudaMemcpyAsync(self, caller: int, to: int, source: int, size: int, kind: int, *_: int) -> None:
+        self.cudaMemcpy(caller, to, source, size, kind)
+        self._guard.wrote([to], "cudaMemcpyAsync")
 
     def cudaMemcpy2D(
         self,
@@ -110,7 +114,9 @@ class Copies:
         for row in range(height):
             self._memory.copy(to + row * pitch, source + row * every, width)
 
-    cudaMemcpy2DAsync = cudaMemcpy2D
+    def cudaMemcpy2DAsync(self, caller: int, to: int, *rest: int) -> None:
+        self.cudaMemcpy2D(caller, to, *rest)
+        self._guard.wrote([to], "cudaMemcpy2DAsync")
 
     def cudaMemcpyToSymbol(
         self, caller: int, symbol: int, source: int, size: int, offset: int, kind: int, *_: int

@@ -27,6 +27,7 @@ from harness.programs.runtime.memory import DeviceMemory
 from harness.programs.runtime.modules import Module, grain, samples
 from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
+from harness.programs.runtime.unwaited import Guard
 from harness.programs.runtime.waiting import Waiting
 
 _SHARED, _MOST_SHARED = 49_152, 232_448  # bytes a block, without and with cudaFuncSetAttribute
@@ -75,11 +76,12 @@ class Launches:
         textures: Textures,
         waiting: Waiting,
         places: Places,
+        guard: Guard,
         tell: Callable[[Event], None],
         write: Callable[[bytes], None],
     ) -> None:
         self._how, self._memory, self._registered = how, memory, registered
-        self._textures, self._waiting = textures, waiting
+        self._textures, self._waiting, self._guard = textures, waiting, guard
         self._places, self._tell, self._write = places, tell, write
         self._dynamic: dict[int, int] = {}  # bytes of dynamic shared memory that a kernel may have
 
@@ -168,7 +170,6 @@ class Launches:
         launched = Launched(kernel=asked.kernel, grid=asked.grid, block=asked.block, place=place)
         self._memory.name(self._places)
         buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
-        buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
         begun = time.monotonic()
         try:
             run = self._emulated(asked, buffers)
@@ -183,6 +184,7 @@ class Launches:
             return NOT_SUPPORTED if refused else LAUNCH_FAILURE
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
+        self._guard.wrote(run.stored, asked.kernel)
         self._write(run.output.encode())
         found = (*run.findings, *run.notices)
         self._tell(replace(launched, findings=found).counted(run.total, time.monotonic() - begun, run.blocks))
