@@ -66,7 +66,7 @@ class Emulation:
     waits: it has strong stores that ``delayed`` can hold back
     late: the stores of which other blocks saw what came after them, and not the stores themselves. That is no
       fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
-    stored: the addresses of the buffers that the kernel stored to
+    stored: the range of addresses that the kernel stored to, of each buffer by its own; only if checked
     blocks: how many ran: fewer than the grid has where a `sample` was asked for
     reached: of each buffer past whose end the kernel went, how far, in bytes from its start
     """
@@ -80,7 +80,7 @@ class Emulation:
     waits: bool = False
     late: tuple[Late, ...] = ()
     reached: Mapping[str, int] = field(default_factory=dict)
-    stored: frozenset[int] = frozenset()
+    stored: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     blocks: int = 0
 
     def __repr__(self) -> str:
@@ -244,7 +244,7 @@ def emulate(
             waits=bool(code.waits) and not code.asynchronous,
             late=launch.delays.late() if launch.delays is not None else (),
             reached=launch.findings.ends,
-            stored=frozenset(a.start for a in arena.allocations if a.index in arena.stored),
+            stored=launch.stored,
             blocks=launch.blocks or extents[0].x * extents[0].y * extents[0].z,
         )
 

@@ -64,6 +64,20 @@ int main(int, char** argv)
     fill<<<4, 256, 0, stream>>>(x, n);
     cudaLaunchHostFunc(stream, called, x);
     cudaStreamSynchronize(stream);
+    cudaMemcpyAsync(y, pinned, n * sizeof(int), cudaMemcpyHostToDevice, stream);
+    sum = sum + pinned[8];
+    if (fault != 5) cudaStreamSynchronize(stream);
+    pinned[9] = 1;  // LINE 5
+    int *big, *parts, *z;  // of which the device has the first half, and host code the second
+    cudaMallocHost(&big, 65536);
+    cudaMallocManaged(&parts, 65536);
+    cudaMalloc(&z, 65536);
+    cudaMemcpyAsync(z, big, 32768, cudaMemcpyHostToDevice, stream);
+    big[fault == 6 ? 5 : 10000] = 2;  // LINE 6
+    cudaStreamSynchronize(stream);
+    fill<<<32, 256>>>(parts, 8192);
+    parts[fault == 7 ? 5 : 10000] = 2;  // LINE 7
+    cudaDeviceSynchronize();
     set<<<1, 1>>>();
     if (fault == 4) exit(flag != 5);  // LINE 4
     return cudaDeviceSynchronize();
@@ -71,22 +85,20 @@ int main(int, char** argv)
 """
 
 
-@pytest.mark.parametrize("fault", range(5))
+@pytest.mark.parametrize("fault", range(8))
 def test_a_wait_that_is_missing_is_told(fault: int, tmp_path: Path) -> None:
     """With its line, the memory and who writes; results are right all the same, as mostly on a GPU."""
     run = ran(tmp_path, TEXT, str(fault))
     assert run.code == 0 and run.complete and run.failed == bool(fault)
     lines = [TEXT.splitlines()[event.place.line - 1] for event in run.unwaited]
     assert [line.rpartition(" ")[2] for line in lines] == [str(fault)] * bool(fault)
+    kernel, copy = "_Z4fillPii may still be writing", "cudaMemcpyAsync may still be"
     told = {
-        1: ("x", "_Z4fillPii"),
-        2: ("x", "_Z4fillPii"),
-        3: ("pinned", "cudaMemcpyAsync"),
-        4: ("flag", "_Z3setv"),
+        **{1: f"x, which {kernel}", 2: f"x, which {kernel}", 3: f"pinned, which {copy} writing"},
+        **{4: "flag, which _Z3setv may still be writing", 5: f"pinned, which {copy} reading"},
+        **{6: f"big, which {copy} reading", 7: f"parts, which {kernel}"},
     }
-    for event in run.unwaited:
-        memory, writer = told[fault]
-        assert event.what == f"host code uses {memory}, which {writer} may still be writing"
+    assert [event.what for event in run.unwaited] == [f"host code uses {told[f]}" for f in [fault] if f]
 
 
 def test_memory_of_the_device_still_ends_it(tmp_path: Path) -> None:

@@ -204,6 +204,16 @@ class RaceWatch:
                 earlier(watched)
         touch(watched)
 
+    def stored(self) -> dict[int, tuple[int, int]]:
+        """Return the range of addresses that the kernel stored to, of each allocation by its start."""
+        found = {}
+        for index, watched in self._watched.items():
+            cells = watched.shadow.written()
+            if cells is not None:
+                start, grain = self._launch.arena.allocations[index].start, watched.grain
+                found[start] = start + int(cells[0]) * grain, start + (int(cells[-1]) + 1) * grain
+        return found
+
     def record_shared(
         self,
         group: Group,

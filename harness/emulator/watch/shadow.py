@@ -139,6 +139,12 @@ class Shadow:
                 if bad.any():
                     yield Conflict(other, some[bad], thread[bad], where[bad])
 
+    def written(self) -> Array | None:
+        """Return the cells that something wrote, in order; None if nothing did."""
+        kept = [ends[0][0] != 0 for kind, ends in enumerate(self._kept) if ends and kind not in READS]
+        cells = np.nonzero(np.logical_or.reduce(kept))[0] if kept else np.empty(0, np.int64)
+        return cells if len(cells) else None
+
     def earlier(self, kind: int, lanes: Lanes) -> Iterator[tuple[Array, Array, Array, Array]]:
         """Yield the accesses of a kind that other threads have made to the cells of lanes.
 

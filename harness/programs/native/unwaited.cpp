@@ -1,4 +1,4 @@
-// Memory of the host that the device may still be writing: host code that uses it before it waits is told, and goes
+// Memory of the host that the device may still be using: host code that touches it before it waits is told, and goes
 // on. It is protected until then, and what faults in it is noted.
 #include "connect.h"
 
@@ -56,11 +56,12 @@ void harness_watch()
     sigaction(SIGSEGV, &how, &before);
 }
 
-void harness_protect(uintptr_t start, size_t size)
+// Host code may read it, if `readable`, and not write it.
+void harness_protect(uintptr_t start, size_t size, int readable)
 {
     if (protectedRanges == MOST) return;
     ranges[protectedRanges++] = {start, start + size};
-    mprotect(reinterpret_cast<void*>(start), size, PROT_NONE);
+    mprotect(reinterpret_cast<void*>(start), size, readable ? PROT_READ : PROT_NONE);
 }
 
 void harness_waited()

@@ -91,7 +91,8 @@ class Copies:
 
     def cudaMemcpyAsync(self, caller: int, to: int, source: int, size: int, kind: int, *_: int) -> None:
         self.cudaMemcpy(caller, to, source, size, kind)
-        self._guard.wrote([to], "cudaMemcpyAsync")
+        self._guard.wrote(to, to + size, "cudaMemcpyAsync")
+        self._guard.read(source, source + size, "cudaMemcpyAsync")
 
     def cudaMemcpy2D(
         self,
@@ -114,9 +115,20 @@ class Copies:
         for row in range(height):
             self._memory.copy(to + row * pitch, source + row * every, width)
 
-    def cudaMemcpy2DAsync(self, caller: int, to: int, *rest: int) -> None:
-        self.cudaMemcpy2D(caller, to, *rest)
-        self._guard.wrote([to], "cudaMemcpy2DAsync")
+    def cudaMemcpy2DAsync(
+        self,
+        caller: int,
+        to: int,
+        pitch: int,
+        source: int,
+        every: int,
+        width: int,
+        height: int,
+        *rest: int,
+    ) -> None:
+        self.cudaMemcpy2D(caller, to, pitch, source, every, width, height, *rest)
+        if pitch == width:
+            self._guard.wrote(to, to + width * height, "cudaMemcpy2DAsync")
 
     def cudaMemcpyToSymbol(
         self, caller: int, symbol: int, source: int, size: int, offset: int, kind: int, *_: int

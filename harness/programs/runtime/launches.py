@@ -184,7 +184,8 @@ class Launches:
             return NOT_SUPPORTED if refused else LAUNCH_FAILURE
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
-        self._guard.wrote(run.stored, asked.kernel)
+        for start, end in run.stored.values():
+            self._guard.wrote(start, end, asked.kernel)
         self._write(run.output.encode())
         found = (*run.findings, *run.notices)
         self._tell(replace(launched, findings=found).counted(run.total, time.monotonic() - begun, run.blocks))
