@@ -29,7 +29,7 @@ from harness.emulator.executable import executable, without_collection
 from harness.emulator.hopper.tma.tensormap import TensorMap
 from harness.emulator.instructions.texture.objects import Texture, handles_of
 from harness.emulator.machine import Launch
-from harness.emulator.memory import Arena, Buffer
+from harness.emulator.memory import Arena, Buffer, Private
 from harness.emulator.ptx.declarations import OPAQUE, values_of
 from harness.emulator.watch.counts import Counts, by_line, total
 from harness.emulator.watch.findings import Finding, Index3, Rewatch, Source
@@ -120,6 +120,7 @@ def emulate(
     textures: Mapping[str | int, Texture] | None = None,
     fences: bool = False,
     sample: int = 0,
+    private: Private | None = None,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
 
@@ -151,6 +152,7 @@ def emulate(
     fences: look, too, for strong reads that only a missing fence would order, see `blocks.delays.unfenced`
     sample: of a larger grid run so many blocks, the first, the last and some between; 0 for all. Kernels
       whose blocks wait for each other, or that have asynchronous units, run whole
+    private: makes memory in which `memory` lies already, which is then not copied, see `memory.Arena`
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
     exceeds the budget and arrays too large for this machine, and its subclasses OutOfTime when time is over,
@@ -186,7 +188,7 @@ def emulate(
         buffers, parameters = bind(kernel, arguments, records or {}, memory)
         owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
         owned += own_buffers(kernel)
-        arena = Arena(owned)
+        arena = Arena(owned, private)
         symbols = {v.name: v.offset for v in kernel.variables.values()} | placed
         symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=False)}
         space = parameters(arena)

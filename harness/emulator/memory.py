@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ WORKSPACE = "the grid's barrier"  # the buffer that cooperative groups count blo
 GAP = 1 << 20  # unowned bytes between two allocations; they are never touched, so they cost no memory
 _MANY = 64  # buffers from which on gaps are most of the arena
 _OF_HEADERS = re.compile(r"_ZN(?:\d+__|4cuda)")
+Private = Callable[[int], tuple[Array, Array]]
 UNIT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 
@@ -73,10 +75,12 @@ class Allocation:
 class Arena:
     """Global memory: a copy of every buffer, those with an address first, in ascending order.
 
+    private: returns so many bytes of memory in which those with an address lie already, and their flags
+
     Raises EmulatorError if they do not fit this machine.
     """
 
-    def __init__(self, buffers: list[Buffer]) -> None:
+    def __init__(self, buffers: list[Buffer], private: Private | None = None) -> None:
         self.allocations: list[Allocation] = []
         top = GAP
         for index, buffer in enumerate(buffers):
@@ -84,15 +88,13 @@ class Arena:
             end, grain = start + buffer.array.nbytes, min(4, buffer.array.itemsize)
             self.allocations.append(Allocation(index, buffer.name, start, end, buffer.initialised, grain))
             top = start - GLOBAL_BASE + -(-(buffer.array.nbytes + GAP) // GAP) * GAP
-        _check_room(sum(b.array.nbytes for b in buffers))
+        lying = sum(b.address is not None for b in buffers) if private else 0
+        _check_room(sum(b.array.nbytes for b in buffers[lying:]))
         try:
-            wide = len(buffers) > _MANY or any(b.address is not None for b in buffers)
-            self._bytes: Array = _sparse(top) if wide else np.empty(top, np.uint8)
-            flags = top if not all(b.initialised for b in buffers) else 0
-            self._written = _sparse(flags) if wide and flags else np.zeros(flags, np.uint8)
+            self._bytes, self._written = private(top) if private else _room(buffers, top)
         except (MemoryError, OSError, ValueError) as error:
             raise EmulatorError(f"{top:,} bytes of global memory do not fit this machine") from error
-        for allocation, buffer in zip(self.allocations, buffers, strict=True):
+        for allocation, buffer in zip(self.allocations[lying:], buffers[lying:], strict=True):
             self._slice(allocation)[:] = np.ascontiguousarray(buffer.array).reshape(-1).view(np.uint8)
             if buffer.written is not None:
                 self._slice(allocation, self._written)[:] = buffer.written
@@ -109,13 +111,11 @@ class Arena:
 
     def view(self, size: int) -> Array:
         """Return the whole arena as an array of units of `size` bytes."""
-        found: Array = self._views[size]
-        return found
+        return np.asarray(self._views[size])
 
     def raw(self, addresses: Array, size: int) -> Array:
         """Return the `size` bytes at each of the device addresses: uint8 (lanes, size)."""
-        found: Array = self._bytes[(addresses - GLOBAL_BASE)[:, None] + np.arange(size)]
-        return found
+        return np.asarray(self._bytes[(addresses - GLOBAL_BASE)[:, None] + np.arange(size)])
 
     def point(self, allocation: Allocation, offset: int, address: int) -> None:
         """Let an allocation hold an address at this place, until it is copied back."""
@@ -213,13 +213,15 @@ class Arena:
     def unwritten(self, index: Array, first: int, size: int) -> Array:
         """Return, per lane, whether some byte of the unit that `load` would return was never written."""
         start = (first - GLOBAL_BASE) // size
-        flags = np.take(self._flags[size][start:], index, mode="clip")
-        bad: Array = flags != ONES[size]
-        return bad
+        return np.asarray(np.take(self._flags[size][start:], index, mode="clip") != ONES[size])
 
 
-def _sparse(size: int) -> Array:
-    return np.frombuffer(sparse(size), np.uint8)
+def _room(buffers: list[Buffer], size: int) -> tuple[Array, Array]:
+    """Return bytes and flags for buffers, flags only if there are some that are not initialised."""
+    flags = size if not all(b.initialised for b in buffers) else 0
+    if len(buffers) > _MANY or any(b.address is not None for b in buffers):
+        return np.frombuffer(sparse(size), np.uint8), np.frombuffer(sparse(flags or 1), np.uint8)[:flags]
+    return np.empty(size, np.uint8), np.zeros(flags, np.uint8)
 
 
 ONES = {size: int.from_bytes(b"\1" * size, "little") for size in UNIT}  # written flags, one a byte
@@ -315,8 +317,7 @@ class Scratch:
 
     def unwritten(self, at: Access, size: int) -> Array:
         """Return, per lane, whether some of its `size` bytes at `at`, 1, 2 or 4, was never written."""
-        bad: Array = self._gather(self._written, at, size, None) != ONES[size]
-        return bad
+        return np.asarray(self._gather(self._written, at, size, None) != ONES[size])
 
 
 def _by_thread(where: Lanes) -> bool:

@@ -17,14 +17,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
-from harness.errors import HarnessError
 from harness.programs import build
 from harness.programs.collected import KernelRuns, Run
 from harness.programs.events import Event
@@ -69,6 +66,7 @@ def run_program(
         asked: dict[str, object] = {
             "program": str(program),
             "arguments": [sources[0].stem, *arguments],
+            "events": str(Path(folder, "events")),
             "sources": [str(path.resolve()) for path in sources],
             "foreign": [str(build.compilers().include), "/usr/"],
         }
@@ -76,56 +74,38 @@ def run_program(
 
 
 def _followed(asked: dict[str, object], how: dict[str, object], seconds: float, quiet: bool) -> Run:
-    """Start the program's process, collect what it tells, and end it when time is over."""
-    reading, writing = os.pipe()
-    run = Run()
+    """Run the program in a process, end it when time is over, and collect what happened."""
+    told = Path(str(asked["events"]))
+    told.touch()
     end = time.monotonic() + seconds
-    asked |= {"pipe": writing, "how": how | {"until": end}}
+    asked |= {"how": how | {"until": end}}
     nowhere = subprocess.DEVNULL if quiet else None
-    with os.fdopen(reading, "rb") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "harness.programs.child", json.dumps(asked)],
-            pass_fds=[writing],
-            env=tools.environment(),
-            stdout=nowhere,
-            stderr=nowhere,
-        )
-        os.close(writing)
-        with _ended(process, end + _GRACE) as late:
-            for event in _events(stream):
-                run.add(event)
-            process.wait()
-    run.code, run.timed_out = process.returncode, late.is_set()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harness.programs.child", json.dumps(asked)],
+        env=tools.environment(),
+        stdout=nowhere,
+        stderr=nowhere,
+        start_new_session=True,  # so that all that it starts can be ended with it
+    )
+    run = Run()
+    try:
+        process.wait(seconds + _GRACE)
+    except subprocess.TimeoutExpired:
+        run.timed_out = True
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        run.code = process.wait()
+    for event in _events(told):
+        run.add(event)
     return run
 
 
-@contextmanager
-def _ended(process: subprocess.Popen[bytes], end: float) -> Iterator[threading.Event]:
-    """Kill a process that goes on after `end`, or when this context is left by an exception."""
-    late = threading.Event()
-
-    def kill() -> None:
-        late.set()
-        process.kill()
-
-    timer = threading.Timer(max(0.0, end - time.monotonic()), kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield late
-    finally:
-        timer.cancel()
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-
-
-def _events(stream: BinaryIO) -> Iterator[Event]:
-    """Yield what comes through the pipe until it is closed."""
-    while True:
-        try:
-            yield pickle.load(stream)
-        except EOFError:
-            return
-        except (pickle.UnpicklingError, AttributeError, ValueError, IndexError) as e:
-            raise HarnessError(f"the program wrote into harness' pipe: {e}") from None
+def _events(told: Path) -> Iterator[Event]:
+    """Yield what a program's process wrote; the last of it may be cut off."""
+    with told.open("rb") as stream:
+        while True:
+            try:
+                yield pickle.load(stream)
+            except (EOFError, pickle.UnpicklingError, AttributeError, ValueError, IndexError):
+                return

@@ -79,6 +79,7 @@ def program(
     command = [
         *(found.nvcc, "-ccbin", found.host, "-arch=compute_90", "-code=compute_90"),
         *("-std=c++17", "-O2", "-lineinfo", "-no-compress", "-cudart", "none", "-shared"),
+        *("-Xlinker", "-Bsymbolic"),  # a variable y1 of the program's is not the function of libm
         *("-Xcompiler", "-fPIC,-g1,-fno-optimize-sibling-calls"),
         *(f"-I{folder}" for folder in include),
         *flags,

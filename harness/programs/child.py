@@ -1,6 +1,7 @@
 """The process that a program runs in: ``python -m harness.programs.child``, with what to do as JSON.
 
-It is a process of its own because host code may end it, or crash. What happens goes through a pipe at once.
+It is a process of its own because host code may end it, or crash. What happens goes into a file at once, and
+that is opened each time: programs close descriptors that are not theirs.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def _base(program: Path) -> int:
 
 def main(asked: dict[str, Any]) -> None:
     """Run the program, and end as it does."""
-    program, pipe = Path(asked["program"]), os.fdopen(asked["pipe"], "wb")
+    program, told = Path(asked["program"]), Path(asked["events"])
 
     def tell(event: Event) -> None:
-        pickle.dump(event, pipe)
-        pipe.flush()
+        with told.open("ab") as stream:
+            stream.write(pickle.dumps(event))
 
     try:
         _run(asked, program, tell)

@@ -9,7 +9,7 @@ namespace harness
 {
 // Python's side: the name of a function, where it was called, and its arguments as 64 bits each.
 using Handle = long (*)(const char* name, const void* caller, const uint64_t* arguments, int count);
-extern Handle handle;  // null before Python is there
+extern Handle handle;  // null in a process that was forked
 extern thread_local cudaError_t last;
 extern int multiprocessors;
 
@@ -23,7 +23,7 @@ template <typename T> uint64_t bits(const T& value)
 template <typename... T> long hand(const char* name, const void* caller, const T&... given)
 {
     const uint64_t arguments[] = {bits(given)..., 0};
-    return handle ? handle(name, caller, arguments, sizeof...(T)) : 0;
+    return handle ? handle(name, caller, arguments, sizeof...(T)) : cudaErrorInitializationError;
 }
 
 template <typename... T> cudaError_t error(const char* name, const void* caller, const T&... given)

@@ -1,6 +1,8 @@
 // What nvcc's code calls, launches, errors, and what is said of kernels.
 #include "connect.h"
 
+#include <pthread.h>
+
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -21,7 +23,12 @@ struct Configuration
     cudaStream_t stream;
     const void* caller;
 };
-thread_local std::vector<Configuration> configurations;
+thread_local std::vector<Configuration>* held;  // never freed: functions of atexit launch, too
+std::vector<Configuration>& configurations()
+{
+    if (!held) held = new std::vector<Configuration>;
+    return *held;
+}
 thread_local const void* launching;  // where the kernel is called whose configuration was taken last
 }  // namespace
 
@@ -33,6 +40,8 @@ void harness_connect(Handle to, int sms)
 {
     handle = to;
     multiprocessors = sms;
+    // A process that the program forks has no device, as with a GPU, and no Python.
+    pthread_atfork(nullptr, nullptr, [] { handle = nullptr; });
 }
 
 void harness_print(const char* text, size_t size)
@@ -68,14 +77,14 @@ void CUDARTAPI __cudaRegisterManagedVar(void** module, void** host, char*, const
 }
 unsigned CUDARTAPI __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream)
 {
-    configurations.push_back({grid, block, shared, stream, CALLER});
+    configurations().push_back({grid, block, shared, stream, CALLER});
     return 0;
 }
 cudaError_t CUDARTAPI __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared, void* stream)
 {
-    if (configurations.empty()) return cudaErrorMissingConfiguration;
-    Configuration top = configurations.back();
-    configurations.pop_back();
+    if (configurations().empty()) return cudaErrorMissingConfiguration;
+    Configuration top = configurations().back();
+    configurations().pop_back();
     launching = top.caller;
     *grid = top.grid, *block = top.block, *shared = top.shared;
     *static_cast<cudaStream_t*>(stream) = top.stream;
@@ -120,11 +129,11 @@ cudaError_t CUDARTAPI cudaGetLastError()
 cudaError_t CUDARTAPI cudaPeekAtLastError() { return last; }
 const char* CUDARTAPI cudaGetErrorName(cudaError_t of)
 {
-    return reinterpret_cast<const char*>(hand("cudaGetErrorName", CALLER, of));
+    return handle ? reinterpret_cast<const char*>(hand("cudaGetErrorName", CALLER, of)) : "initialization error";
 }
 const char* CUDARTAPI cudaGetErrorString(cudaError_t of)
 {
-    return reinterpret_cast<const char*>(hand("cudaGetErrorString", CALLER, of));
+    return handle ? reinterpret_cast<const char*>(hand("cudaGetErrorString", CALLER, of)) : "initialization error";
 }
 
 // -- kernels

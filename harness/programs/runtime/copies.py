@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.errors import EmulatorError
 from harness.programs.places import Places
 from harness.programs.runtime import host
 from harness.programs.runtime.host import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
@@ -49,7 +50,11 @@ class Copies:
         host.put(to, 0)
         if not size:
             return
-        found = self._memory.allocate(size, kind, "", caller) if size <= _TOTAL - self._memory.used else None
+        try:
+            fits = size <= _TOTAL - self._memory.used
+            found = self._memory.allocate(size, kind, "", caller) if fits else None
+        except MemoryError:
+            raise EmulatorError(f"this machine has no room for {size:,} bytes") from None
         if found is None:
             raise Misuse(ALLOCATION, f"{size:,} bytes where {_TOTAL - self._memory.used:,} are free")
         host.put(to, found.start)
@@ -193,7 +198,8 @@ class Copies:
             return
         if not self._memory.ours(address):
             if device:
-                raise Misuse(INVALID_VALUE, f"{way} memory of the host, with {_WAYS.get(kind, kind)}")
+                whose = "memory of the host" if address else "a null pointer"
+                raise Misuse(INVALID_VALUE, f"{way} {whose}, with {_WAYS.get(kind, kind)}")
             return
         found = self._memory.at(address)
         if found is None or address >= found.end:

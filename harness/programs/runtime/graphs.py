@@ -77,7 +77,7 @@ class Graphs:
         """Do what a stream is asked to, or keep it in the stream's graph."""
         graph = self._capturing.get(stream)
         if graph is None:
-            return work() or 0
+            return int(work() or 0)
         if name != "cudaFreeAsync":  # memory of a graph stays, see graphs.cpp
             self._add(graph, work)
         return 0

@@ -14,6 +14,7 @@ TEXTS = {
     SUCCESS: ("cudaSuccess", "no error"),
     INVALID_VALUE: ("cudaErrorInvalidValue", "invalid argument"),
     ALLOCATION: ("cudaErrorMemoryAllocation", "out of memory"),
+    3: ("cudaErrorInitializationError", "initialization error"),
     CONFIGURATION: ("cudaErrorInvalidConfiguration", "invalid configuration argument"),
     INVALID_SYMBOL: ("cudaErrorInvalidSymbol", "invalid device symbol"),
     INVALID_DIRECTION: ("cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"),

@@ -33,7 +33,7 @@ from harness.programs.runtime.waiting import Waiting
 _SHARED, _MOST_SHARED = 49_152, 232_448  # bytes a block, without and with cudaFuncSetAttribute
 _DYNAMIC = 8  # cudaFuncAttributeMaxDynamicSharedMemorySize
 Extents = tuple[int, int, int]
-Work = Callable[[], int]  # returns an error's code, 0 for none
+Work = Callable[[], int | None]  # returns an error's code, 0 or None for none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +208,7 @@ class Launches:
             budget=self._how.budget,
             until=self._how.until,
             sample=self._how.sample,
+            private=self._memory.private,
         )
 
     @staticmethod

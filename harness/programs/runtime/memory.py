@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import fcntl
 import mmap
 import os
 from collections.abc import Mapping, Sequence
@@ -58,23 +59,32 @@ class Allocation:
         return self.start + self.size
 
 
+def _file(name: str) -> int:
+    """Return a descriptor of memory, a large one, which few programs close."""
+    first = os.memfd_create(name)
+    os.ftruncate(first, SIZE)
+    try:
+        return fcntl.fcntl(first, fcntl.F_DUPFD_CLOEXEC, 900)
+    finally:
+        os.close(first)
+
+
 class DeviceMemory:
     """Allocations by address. Raises EmulatorError if the addresses are taken."""
 
     def __init__(self) -> None:
-        descriptor = os.memfd_create("harness-device")
-        os.ftruncate(descriptor, SIZE)
-        self._map = mmap.mmap(descriptor, SIZE, mmap.MAP_SHARED | _MAP_NORESERVE)
-        self._bytes = np.frombuffer(self._map, np.uint8)
+        self._files = [_file("harness-device"), _file("harness-flags")]
+        self._known = [os.fstat(file) for file in self._files]
+        self._maps = [mmap.mmap(file, SIZE, mmap.MAP_SHARED | _MAP_NORESERVE) for file in self._files]
+        self._bytes, self._flags = (np.frombuffer(one, np.uint8) for one in self._maps)
         self._alias = int(self._bytes.ctypes.data)
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
         libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         flags = mmap.MAP_SHARED | _MAP_FIXED_NOREPLACE | _MAP_NORESERVE
-        if libc.mmap(GLOBAL_BASE, SIZE, _PROT_NONE, flags, descriptor, 0) != GLOBAL_BASE:
+        if libc.mmap(GLOBAL_BASE, SIZE, _PROT_NONE, flags, self._files[0], 0) != GLOBAL_BASE:
             raise EmulatorError(f"the addresses from {GLOBAL_BASE:#x} on are taken in this process")
-        os.close(descriptor)
         self._libc = libc
         self._starts: list[int] = []
         self._allocations: list[Allocation] = []
@@ -89,7 +99,8 @@ class DeviceMemory:
         if self._top + room > GLOBAL_BASE + SIZE:
             return None
         start, self._top = self._top, self._top + room
-        written = np.zeros(size, np.uint8) if kind == DEVICE else None
+        place = start - GLOBAL_BASE
+        written = self._flags[place : place + size] if kind == DEVICE else None
         found = Allocation(start=start, size=size, kind=kind, name=name, written=written, caller=caller)
         if kind in (HOST, MANAGED):
             self._libc.mprotect(start, room - GAP or GAP, _PROT_BOTH)
@@ -107,7 +118,8 @@ class DeviceMemory:
         del self._starts[place], self._allocations[place]
         room = -(-found.size // GAP) * GAP or GAP
         self._libc.mprotect(start, room, _PROT_NONE)
-        self._map.madvise(_PUNCH, start - GLOBAL_BASE, room)
+        for one in self._maps:
+            one.madvise(_PUNCH, start - GLOBAL_BASE, room)
         self._freed.append(replace(found, written=None, freed=True))
         self.used -= found.size
         return found
@@ -154,6 +166,24 @@ class DeviceMemory:
         else:
             target.written[start - target.start :][:size] = 1 if flags is None else flags
 
+    def private(self, size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return the first bytes, and their flags, for a launch to change: what it writes is its own."""
+        found = []
+        for file, known, held in zip(self._files, self._known, (self._bytes, self._flags), strict=True):
+            try:
+                kept = os.path.samestat(os.fstat(file), known)
+            except OSError:
+                kept = False
+            if kept:
+                one = mmap.mmap(file, size, mmap.MAP_PRIVATE | _MAP_NORESERVE)
+            else:  # the program has closed what it did not open
+                one = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+            found.append(np.frombuffer(one, np.uint8))
+            for each in () if kept else self._allocations:
+                place = slice(each.start - GLOBAL_BASE, each.end - GLOBAL_BASE)
+                found[-1][place] = held[place]
+        return found[0], found[1]
+
     def name(self, places: Places) -> None:
         """Call allocations what the lines that made them do, and those that say nothing by their numbers."""
         unnamed = [one for one in (*self._allocations, *self._freed[-_FREED:]) if not one.name]
@@ -177,7 +207,7 @@ class DeviceMemory:
         """
         found, ours = [], {address: name for name, address in variables.items()}
         for one in sorted([*self._allocations, *self._freed[-_FREED:]], key=lambda a: a.start):
-            if one.written is not None and one.written.all():
+            if one.written is not None and one.written[-1] and one.written.all():
                 one.written = None
             size = one.size if self.at(one.start) is one else 0
             found.append(
