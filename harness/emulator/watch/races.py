@@ -206,13 +206,9 @@ class RaceWatch:
 
     def stored(self) -> dict[int, tuple[int, int]]:
         """Return the range of addresses that the kernel stored to, of each allocation by its start."""
-        found = {}
-        for index, watched in self._watched.items():
-            cells = watched.shadow.written()
-            if cells is not None:
-                start, grain = self._launch.arena.allocations[index].start, watched.grain
-                found[start] = start + int(cells[0]) * grain, start + (int(cells[-1]) + 1) * grain
-        return found
+        starts = [one.start for one in self._launch.arena.allocations]
+        written = {starts[index]: watched.written() for index, watched in self._watched.items()}
+        return {start: (start + ends[0], start + ends[1]) for start, ends in written.items() if ends}
 
     def record_shared(
         self,

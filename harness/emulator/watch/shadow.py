@@ -286,6 +286,11 @@ class Watched:
         self.grain, self.columns = _GRAIN, columns
         self.shadow = Shadow((-(-size // _GRAIN) + 1) * columns, crowded)
 
+    def written(self) -> tuple[int, int] | None:
+        """Return the range of bytes, in an allocation, that something wrote; None if nothing did."""
+        cells = self.shadow.written()
+        return None if cells is None else (int(cells[0]) * self.grain, (int(cells[-1]) + 1) * self.grain)
+
     def refine(self, size: int) -> None:
         """Make the cells small enough for accesses of `size` bytes."""
         while self.grain > size:
