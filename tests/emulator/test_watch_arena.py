@@ -213,7 +213,7 @@ def test_raw_bytes_are_those_of_each_address() -> None:
 
 
 def test_buffers_of_a_program_lie_at_their_addresses() -> None:
-    """Others follow the last of them, as far apart as ever; what they hold, and what was written, goes along."""
+    """Others follow the last of them, as far apart as ever; what was written goes along."""
     far = GLOBAL_BASE + 40 * GAP
     flags = np.array([1, 0, 1, 1, 0, 0, 0, 1], np.uint8)
     first = Buffer(array=np.arange(5, dtype=np.uint32), name="first", address=far)
@@ -232,11 +232,6 @@ def test_buffers_of_a_program_lie_at_their_addresses() -> None:
     assert arena.unwritten(np.arange(8), far + 3 * GAP, 1).tolist() == [not flag for flag in flags]
     lanes = np.array([far, far + 17, far + 3 * GAP, far + GAP])
     assert arena.inside(lanes, 4).tolist() == [True, False, True, False]
-        True,
-        False,
-        True,
-        False,
-    ]
 
 
 def test_memory_of_a_program_is_taken_as_it_is() -> None:
