@@ -65,6 +65,7 @@ class Emulation:
     contended: the lines whose atomics and strong loads of global memory decide which way threads go: what the
       kernel does depends on who comes first, and another `schedule` may show another way
     waits: it has strong stores that ``delayed`` can hold back
+    relies: it has strong reads of data, so that `fences` may find some that are missing
     late: the stores of which other blocks saw what came after them, and not the stores themselves. That is no
       fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
     reached: of each buffer past whose end the kernel went, how far, in bytes from its start
@@ -77,6 +78,7 @@ class Emulation:
     schedules: tuple[str, ...] = ()
     contended: tuple[Source, ...] = ()
     waits: bool = False
+    relies: bool = False
     late: tuple[Late, ...] = ()
     reached: Mapping[str, int] = field(default_factory=dict)
 
@@ -140,7 +142,7 @@ def emulate(
       so that launches that pass the same dict share the module
     records: what variables hold that have pointers or tensor maps in them, by their PTX names
     textures: what the module's texture and surface references are bound to, by their PTX names
-    fences: look, too, for strong reads that only a missing fence would order, see `blocks.delays.unfenced`
+    fences: look, too, for strong reads that only what is missing would order, see `blocks.delays.unfenced`
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
     exceeds the budget and arrays too large for this machine, and its subclasses OutOfTime when time is over,
@@ -227,6 +229,7 @@ def emulate(
             schedules=(schedule,),
             contended=code.contended,
             waits=bool(code.waits) and not code.asynchronous,
+            relies=bool(code.contended and code.relying),
             late=launch.delays.late() if launch.delays is not None else (),
             reached=launch.findings.ends,
         )

@@ -30,7 +30,7 @@ def run_grid(launch: Launch) -> None:
         starts = iter(launch.schedule.order(list(starts)))
     at_once = max(1, RESIDENT // (launch.cluster.x * launch.cluster.y * launch.cluster.z))
     running: list[Cluster] = []
-    rounds, lands = 0, False
+    rounds, lands, begun = 0, False, False
     with launch.underflow.watching():
         while True:
             while len(running) < at_once and (blocks := next(starts, None)) is not None:
@@ -40,8 +40,11 @@ def run_grid(launch: Launch) -> None:
             launch.timely()
             at_once += launch.fair.open
             before = launch.progress
-            for cluster in launch.schedule.turns(running):
+            turns = launch.schedule.turns(running)
+            # Who waits for others goes first, so that it sees each thing that they tell, not the last alone.
+            for cluster in turns[::-1] if launch.fences and begun else turns:
                 cluster.advance()
+            begun = True
             landed = lands and sum(cluster.land_one() for cluster in running)
             if launch.livelocks.round():
                 lands = True  # from now on, whoever else goes on
