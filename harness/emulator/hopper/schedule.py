@@ -47,9 +47,10 @@ def run_grid(launch: Launch) -> None:
             begun = True
             landed = lands and sum(cluster.land_one() for cluster in running)
             if launch.livelocks.round():
-                lands = True  # from now on, whoever else goes on
-                if not landed and not _come(launch, running, starts):
-                    return _livelock(launch, running, moves=rounds <= _QUIET)
+                # From now on copies land, whoever else goes on; where they did, that is among what repeats.
+                again, lands = lands, True
+                if not _come(launch, running, starts, lands=not again):
+                    return _livelock(launch, running, moves=landed > 0 or rounds <= _QUIET)
                 launch.livelocks.restart()
             elif launch.progress != before:
                 rounds = 0
@@ -70,9 +71,9 @@ def run_grid(launch: Launch) -> None:
             running = _left(launch, running)
 
 
-def _come(launch: Launch, running: list[Cluster], starts: Iterator[list[int]]) -> bool:
+def _come(launch: Launch, running: list[Cluster], starts: Iterator[list[int]], *, lands: bool) -> bool:
     """Let come what others may wait for, although they go on: what lands, blocks, what is held."""
-    come = [cluster.land_one() for cluster in running]
+    come = [lands and cluster.land_one() for cluster in running]
     if (blocks := next(starts, None)) is not None:
         running.append(Cluster(launch, blocks))
         come.append(True)
