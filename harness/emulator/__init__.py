@@ -64,6 +64,7 @@ class Emulation:
     contended: the lines whose atomics and strong loads of global memory decide which way threads go: what the
       kernel does depends on who comes first, and another `schedule` may show another way
     waits: it has strong stores that ``delayed`` can hold back
+    relies: it has strong reads of data, so that `fences` may find some that are missing
     late: the stores of which other blocks saw what came after them, and not the stores themselves. That is no
       fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
     stored: the range of addresses that the kernel stored to, of each buffer by its own; only if checked
@@ -78,6 +79,7 @@ class Emulation:
     schedules: tuple[str, ...] = ()
     contended: tuple[Source, ...] = ()
     waits: bool = False
+    relies: bool = False
     late: tuple[Late, ...] = ()
     reached: Mapping[str, int] = field(default_factory=dict)
     stored: Mapping[int, tuple[int, int]] = field(default_factory=dict)
@@ -149,7 +151,7 @@ def emulate(
       so that launches that pass the same dict share the module
     records: what variables hold that have pointers or tensor maps in them, by their PTX names
     textures: what texture and surface references of the module are bound to, by PTX names; objects by handle
-    fences: look, too, for strong reads that only a missing fence would order, see `blocks.delays.unfenced`
+    fences: look, too, for strong reads that only what is missing would order, see `blocks.delays.unfenced`
     sample: of a larger grid run so many blocks, the first, the last and some between; 0 for all. Kernels
       whose blocks wait for each other, or that have asynchronous units, run whole
     private: makes memory in which `memory` lies already, which is then not copied, see `memory.Arena`
@@ -244,6 +246,7 @@ def emulate(
             schedules=(schedule,),
             contended=code.contended,
             waits=bool(code.waits) and not code.asynchronous,
+            relies=bool(code.contended and code.relying),
             late=launch.delays.late() if launch.delays is not None else (),
             reached=launch.findings.ends,
             stored=launch.stored,
