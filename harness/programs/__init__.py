@@ -68,7 +68,7 @@ def run_program(
             "arguments": [sources[0].stem, *arguments],
             "events": str(Path(folder, "events")),
             "sources": [str(path.resolve()) for path in sources],
-            "foreign": [str(build.compilers().include), "/usr/"],
+            "foreign": [str(build.compilers().include), str(build.OLDER), "/usr/"],
         }
         return _followed(asked, how, seconds, quiet)
 

@@ -15,9 +15,9 @@ from harness.errors import BuildError, MissingDependency, UsageError
 from harness.support import cache, files, tools
 
 _NATIVE = Path(__file__).with_name("native")
+OLDER = _NATIVE / "older"  # headers
 NAME = "libharness_cudart.so"
 _DEFINED = re.compile(r"^(?:API|NOTHING|MAKES|TO_ARRAY|FROM_ARRAY)\((\w+)|CUDARTAPI (\w+)\(", re.MULTILINE)
-_MISSING = re.compile(r"undefined (?:reference to|symbol:) [`']?(\w+)")
 # What the linker needs for libraries of CUDA's that a program without a GPU cannot use anyway.
 _HINTS = {
     "cublas": "cuBLAS",
@@ -81,7 +81,9 @@ def program(
         *("-std=c++17", "-O2", "-lineinfo", "-no-compress", "-cudart", "none", "-shared"),
         *("-Xlinker", "-Bsymbolic"),  # a variable y1 of the program's is not the function of libm
         *("-Xcompiler", "-fPIC,-g1,-fno-optimize-sibling-calls"),
+        *("-include", OLDER / "older.h"),
         *(f"-I{folder}" for folder in include),
+        *("-isystem", OLDER),
         *flags,
         *names,
         *("-o", target, library),
@@ -93,14 +95,20 @@ def program(
             where=sources[0].name,
             log=_shortened(done.stderr or done.stdout),
         )
-    symbols = tools.run(["nm", "-D", str(target)], sources[0].name).stdout
-    if not re.search(r" T main$", symbols, re.MULTILINE):
+    if "main" not in _symbols(target, "T"):
         raise UsageError(
             "there is no main in it, so it is no program",
             where=", ".join(path.name for path in sources),
             hint="`harness check` runs kernels of files without one",
         )
-    missing = sorted(set(re.findall(r" U (cu[A-Za-z]\w*)$", symbols, re.MULTILINE)) - defined())
+    wanted = {name for name in _symbols(target, "U") if re.match(r"cu[A-Za-z]|__cudaRegisterLinked", name)}
+    missing = sorted(wanted - defined())
+    if missing and missing[0].startswith("__cudaRegisterLinked"):
+        raise UsageError(
+            "its kernels are in several files that are linked, which the emulator cannot do",
+            where=sources[0].name,
+            hint="include the files in one, and leave out -rdc=true",
+        )
     if missing:
         raise UsageError(
             f"it calls {', '.join(missing[:6])}, which the emulator does not have",
@@ -152,7 +160,10 @@ def runtime() -> bytes:
 @functools.cache
 def defined() -> frozenset[str]:
     """Return the names of the functions that the runtime library has."""
-    return frozenset(_own()) | frozenset(_exported())
+    with tempfile.NamedTemporaryFile(suffix=".so") as library:
+        library.write(runtime())
+        library.flush()
+        return frozenset(_symbols(Path(library.name), "T"))
 
 
 @functools.cache
@@ -174,8 +185,13 @@ def _exported() -> tuple[str, ...]:
     library = compilers().library
     if library is None:
         return ()
-    text = tools.run(["nm", "-D", "--defined-only", str(library)], library.name).stdout
-    return tuple(sorted(set(re.findall(r" T (cuda\w+)", text))))
+    return tuple(sorted(name for name in _symbols(library, "T") if name.startswith("cuda")))
+
+
+def _symbols(library: Path, kind: str) -> set[str]:
+    """Return the functions that a library has (T), or wants (U)."""
+    text = tools.run(["nm", "-D", str(library)], library.name).stdout
+    return set(re.findall(rf" {kind} (\w+)", text))
 
 
 def _others() -> str:

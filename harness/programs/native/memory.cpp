@@ -12,6 +12,23 @@ API(cudaMallocManaged, (void** to, size_t size, unsigned flags), to, size, flags
 API(cudaMallocHost, (void** to, size_t size), to, size)
 API(cudaHostAlloc, (void** to, size_t size, unsigned flags), to, size, flags)
 API(cudaMallocAsync, (void** to, size_t size, cudaStream_t stream), to, size, stream)
+cudaError_t CUDARTAPI cudaMallocFromPoolAsync(void** to, size_t size, cudaMemPool_t, cudaStream_t stream)
+{
+    return error("cudaMallocAsync", CALLER, to, size, stream);
+}
+MAKES(cudaMemPoolCreate, cudaMemPool_t, (cudaMemPool_t* to, const cudaMemPoolProps*))
+MAKES(cudaDeviceGetDefaultMemPool, cudaMemPool_t, (cudaMemPool_t* to, int))
+MAKES(cudaDeviceGetMemPool, cudaMemPool_t, (cudaMemPool_t* to, int))
+NOTHING(cudaDeviceSetMemPool, (int, cudaMemPool_t))
+NOTHING(cudaMemPoolDestroy, (cudaMemPool_t))
+NOTHING(cudaMemPoolTrimTo, (cudaMemPool_t, size_t))
+NOTHING(cudaMemPoolSetAttribute, (cudaMemPool_t, cudaMemPoolAttr, void*))
+NOTHING(cudaMemPoolSetAccess, (cudaMemPool_t, const cudaMemAccessDesc*, size_t))
+cudaError_t CUDARTAPI cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr attribute, void* to)
+{
+    memset(to, 0, attribute <= cudaMemPoolReuseAllowInternalDependencies ? sizeof(int) : sizeof(uint64_t));
+    return cudaSuccess;
+}
 API(cudaMallocPitch, (void** to, size_t* pitch, size_t width, size_t height), to, pitch, width, height)
 cudaError_t CUDARTAPI cudaMalloc3D(cudaPitchedPtr* to, cudaExtent extent)
 {

@@ -14,6 +14,7 @@ from functools import partial
 from harness.errors import HarnessError
 from harness.programs.events import Event, Misused, Refused
 from harness.programs.places import Places
+from harness.programs.runtime.blas import Blas
 from harness.programs.runtime.copies import Copies
 from harness.programs.runtime.graphs import STREAMS, Graphs
 from harness.programs.runtime.host import NOT_SUPPORTED, SUCCESS, UNKNOWN, Misuse
@@ -55,6 +56,7 @@ class Runtime:
             textures,
             self._graphs,
             waiting,
+            Blas(memory),
         )
         self._lock = threading.RLock()  # functions of a graph's nodes may call the runtime
 

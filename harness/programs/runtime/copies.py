@@ -68,15 +68,18 @@ class Copies:
     cudaFreeAsync = cudaFreeHost = cudaFree
 
     def cudaHostRegister(self, caller: int, address: int, size: int, flags: int) -> None:
-        """Register nothing: the emulator's kernels cannot reach memory of malloc."""
+        """Let kernels reach memory of malloc, by the address that cudaHostGetDevicePointer gives."""
+        if not self._memory.ours(address):
+            self._memory.share(address, size, caller)
 
     def cudaHostUnregister(self, caller: int, address: int) -> None:
         """Take nothing back."""
 
     def cudaHostGetDevicePointer(self, caller: int, to: int, address: int, flags: int) -> None:
-        if not self._memory.ours(address):
-            raise Misuse(INVALID_VALUE, "memory that neither cudaHostAlloc nor cudaMallocHost gave")
-        host.put(to, address)
+        found = address if self._memory.ours(address) else self._memory.shared(address)
+        if not found:
+            raise Misuse(INVALID_VALUE, "memory that is neither page-locked nor registered")
+        host.put(to, found)
 
     def cudaMemGetInfo(self, caller: int, rest: int, total: int) -> None:
         host.put(rest, _TOTAL - self._memory.used)

@@ -25,7 +25,7 @@ from harness.programs.places import Places
 SIZE = 1 << 38  # bytes of addresses; memory is taken as it is written
 DEVICE, HOST, MANAGED, VARIABLE, ARRAY = "device", "host", "managed", "variable", "array"
 _PROT_NONE, _PROT_BOTH = 0, mmap.PROT_READ | mmap.PROT_WRITE
-_MAP_FIXED_NOREPLACE, _MAP_NORESERVE = 0x100000, 0x4000
+_MAP_FIXED_NOREPLACE, _MAP_NORESERVE, _MAP_FIXED, _PAGE = 0x100000, 0x4000, 0x10, mmap.PAGESIZE
 _FREED = 64  # allocations that were freed, of which accesses are told as such
 _PUNCH = getattr(mmap, "MADV_REMOVE", 9)
 
@@ -90,6 +90,7 @@ class DeviceMemory:
         self._allocations: list[Allocation] = []
         self._freed: list[Allocation] = []
         self._top = GLOBAL_BASE + GAP
+        self._shared: dict[int, Allocation] = {}  # by where host code has them
         self.used = 0
         self._numbers = 0  # of allocations that were given a name
 
@@ -108,6 +109,25 @@ class DeviceMemory:
         self._allocations.append(found)
         self.used += size
         return found
+
+    def share(self, address: int, size: int, caller: int) -> None:
+        """Let the pages of host memory lie in an allocation, too: one piece of memory at two addresses."""
+        first, end = address // _PAGE * _PAGE, -(-(address + size) // _PAGE) * _PAGE
+        found = self.allocate(end - first, HOST, "", caller)
+        if found is None:
+            raise EmulatorError(f"no room for {size:,} bytes of the host's")
+        ctypes.memmove(self.pointer(found.start), first, end - first)
+        flags, place = mmap.MAP_SHARED | _MAP_FIXED, found.start - GLOBAL_BASE
+        if self._libc.mmap(first, end - first, _PROT_BOTH, flags, self._files[0], place) != first:
+            raise EmulatorError(f"{size:,} bytes of the host's cannot be reached by kernels")
+        self._shared[first] = found
+
+    def shared(self, address: int) -> int:
+        """Return where kernels find an address of host memory that is shared; 0 if it is not."""
+        for first, one in self._shared.items():
+            if first <= address < first + one.size:
+                return one.start + address - first
+        return 0
 
     def free(self, start: int) -> Allocation | None:
         """Take an allocation back; None if none begins there. Its addresses are not used again."""
