@@ -150,8 +150,8 @@ class Knowledge:
         self._blocks, self._threads, self.clusters = blocks, threads, clusters
         self._nodes, self._for_some = [_Node()], [False]  # not all blocks learn the same from it
         self._made: dict[_Node, int] = {}  # the same knowledge is one node, however many threads have it
+        # By `_key`; of a node taken negative, what is known from before proxy fences.
         self._views: OrderedDict[tuple[int, int], View] = OrderedDict()
-        self._fenced: OrderedDict[tuple[int, int], View] = OrderedDict()  # what is known before proxy fences
         self.narrow = False
 
     def leaf(
@@ -205,18 +205,13 @@ class Knowledge:
 
     def fenced(self, node: int, block: int) -> View:
         """Return what a thread of `block` knows by `node` from before a proxy fence."""
-        key = self._key(node, block)
-        view = self._fenced.get(key)
-        if view is not None:
-            return view
-        view = self._fenced[key] = View(np.zeros(self._blocks, np.int64), {})
-        if len(self._fenced) > 64 and len(self._fenced) * 8 * self._blocks > _KEPT:
-            self._fenced.popitem(last=False)
+        view = View(np.zeros(self._blocks, np.int64), {})
         walk = [_Place(node, block)]
         seen = set(walk)
         for place in walk:
-            kept = self._fenced.get(self._key(place.node, place.asks))
-            if kept is not None and kept is not view:
+            number, asks = self._key(place.node, place.asks)
+            kept = self._views.get((-number, asks))
+            if kept is not None:
                 self._merge(view, kept, place.only)
                 continue
             found = self._nodes[place.node]
@@ -228,6 +223,8 @@ class Knowledge:
             new = [one for one in place.bases(found) if one not in seen]
             seen.update(new)
             walk.extend(new)
+        number, asks = self._key(node, block)
+        self._views[-number, asks] = view
         return view
 
     def _add(self, node: _Node) -> int:
