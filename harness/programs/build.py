@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +16,8 @@ from harness.support import cache, files, tools
 
 _NATIVE = Path(__file__).with_name("native")
 OLDER = _NATIVE / "older"  # headers
-NAME = "libharness_cudart.so"
+NAME, MISSING = "libharness_cudart.so", "libharness_missing.so"
 _DEFINED = re.compile(r"^(?:API|NOTHING|MAKES|TO_ARRAY|FROM_ARRAY)\((\w+)|CUDARTAPI (\w+)\(", re.MULTILINE)
-# What the linker needs for libraries of CUDA's that a program without a GPU cannot use anyway.
-_HINTS = {
-    "cublas": "cuBLAS",
-    "curand": "cuRAND",
-    "cusparse": "cuSPARSE",
-    "cufft": "cuFFT",
-    "cusolver": "cuSOLVER",
-    "cudnn": "cuDNN",
-    "nvml": "NVML",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,20 +100,8 @@ def program(
             hint="include the files in one, and leave out -rdc=true",
         )
     if missing:
-        raise UsageError(
-            f"it calls {', '.join(missing[:6])}, which the emulator does not have",
-            where=sources[0].name,
-            hint=_of_library(missing[0]),
-        )
+        files.write_file(folder / MISSING, _library({"missing.cpp": _refusing(missing)}, MISSING))
     return target
-
-
-def _of_library(name: str) -> str:
-    """Return what to do about a function that nobody defines."""
-    for prefix, library in _HINTS.items():
-        if name.lower().startswith(prefix):
-            return f"{library} needs a GPU; leave out what uses it, with a macro, say: -p NAME=1"
-    return "leave out what uses it, with a macro, say: -p NAME=1"
 
 
 def _shortened(log: str, most: int = 40) -> str:
@@ -135,26 +113,31 @@ def _shortened(log: str, most: int = 40) -> str:
 @functools.cache
 def runtime() -> bytes:
     """Return the runtime library, compiled once for all programs. Raises BuildError if that fails."""
-    found, parts = compilers(), _native() | {"others.cpp": _others()}
+    found, parts = compilers(), _native() | {"others.cpp": _refusing(sorted(set(_exported()) - _own()))}
     version = tools.run([str(found.host), "--version"], "the C++ compiler").stdout
     headers = files.read(found.include / "cuda_runtime_api.h")
     store, key = cache.default(), cache.digest(*parts.values(), version, headers)
     known = store.get(key)
     if known is not None:
         return known[NAME]
+    data = _library(parts, NAME)
+    store.put(key, {NAME: data})
+    return data
+
+
+def _library(parts: Mapping[str, str], library: str) -> bytes:
+    """Return a shared library of C++ sources. Raises BuildError if that fails."""
+    found = compilers()
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder, NAME)
         for name, text in parts.items():
             Path(folder, name).write_text(text)
         command = [str(found.host), "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{found.include}"]
-        command += [f"-Wl,-soname,{NAME}", "-o", str(target)]
+        command += [f"-Wl,-soname,{library}", "-o", str(Path(folder, library))]
         command += [str(Path(folder, name)) for name in parts if name.endswith(".cpp")]
         done = tools.run(command, "the runtime")
         if done.returncode:
             raise BuildError("the C++ compiler does not compile the runtime", log=_shortened(done.stderr))
-        data = target.read_bytes()
-    store.put(key, {NAME: data})
-    return data
+        return Path(folder, library).read_bytes()
 
 
 @functools.cache
@@ -194,14 +177,13 @@ def _symbols(library: Path, kind: str) -> set[str]:
     return set(re.findall(rf" {kind} (\w+)", text))
 
 
-def _others() -> str:
-    """Return definitions of all functions of NVIDIA's runtime that ours lacks: they say so when called."""
-    rest = sorted(set(_exported()) - _own())
-    return (
-        'extern "C" {\nlong harness_refused(const char*, const void*);\n'
-        + "".join(
-            f'long {name}() {{ return harness_refused("{name}", __builtin_return_address(0)); }}\n'
-            for name in rest
-        )
-        + "}\n"
-    )
+def _refusing(names: Iterable[str]) -> str:
+    """Return definitions of functions that nobody has: they say so when they are called."""
+    text = 'extern "C" {\nlong harness_refused(const char*, const void*);\n'
+    for name in names:
+        said = f'harness_refused("{name}", __builtin_return_address(0))'
+        if name.endswith(("String", "Name")):
+            text += f'const char* {name}() {{ {said}; return "?"; }}\n'
+        else:
+            text += f"long {name}() {{ return {said}; }}\n"
+    return text + "}\n"

@@ -24,7 +24,7 @@ from harness.programs.runtime.host import (
     Misuse,
 )
 from harness.programs.runtime.memory import DeviceMemory
-from harness.programs.runtime.modules import Module, grain, samples
+from harness.programs.runtime.modules import Module, allocates, grain, samples
 from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
 from harness.programs.runtime.waiting import Waiting
@@ -81,6 +81,7 @@ class Launches:
         self._how, self._memory, self._registered = how, memory, registered
         self._textures, self._waiting = textures, waiting
         self._places, self._tell, self._write = places, tell, write
+        self._heap = 0  # bytes that kernels' malloc has given
         self._dynamic: dict[int, int] = {}  # bytes of dynamic shared memory that a kernel may have
 
     def cudaLaunchKernel(
@@ -167,6 +168,8 @@ class Launches:
         place = self._places.of(asked.caller)
         launched = Launched(kernel=asked.kernel, grid=asked.grid, block=asked.block, place=place)
         self._memory.name(self._places)
+        if allocates(asked.module, asked.kernel):
+            self._memory.heap()
         buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
         buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
         begun = time.monotonic()
@@ -183,6 +186,7 @@ class Launches:
             return NOT_SUPPORTED if refused else LAUNCH_FAILURE
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
+        self._heap = run.heap
         self._write(run.output.encode())
         found = (*run.findings, *run.notices)
         self._tell(replace(launched, findings=found).counted(run.total, time.monotonic() - begun, run.blocks))
@@ -206,6 +210,7 @@ class Launches:
             until=self._how.until,
             sample=self._how.sample,
             private=self._memory.private,
+            heap=self._heap,
         )
 
     @staticmethod

@@ -109,6 +109,13 @@ def grain(module: Module, name: str) -> int:
 
 
 @functools.cache
+def allocates(module: Module, name: str) -> bool:
+    """Return whether a kernel calls malloc, as ``new`` does."""
+    found = executable(module.ptx, name).entry.instructions
+    return any(ins.opcode[0] == "call" and "malloc" in ins.operands for ins in found)
+
+
+@functools.cache
 def samples(module: Module, name: str) -> bool:
     """Return whether a kernel reads or writes textures or surfaces."""
     found = executable(module.ptx, name).entry.instructions
