@@ -67,10 +67,11 @@ def program(
     files.write_file(library, runtime())
     names = [str(path.resolve()) for path in sources]
     command = [
-        *(found.nvcc, "-ccbin", found.host, "-arch=compute_90", "-code=compute_90"),
+        *(found.nvcc, "-ccbin", found.host, "-arch=compute_90a", "-code=compute_90a"),
         *("-std=c++17", "-O2", "-lineinfo", "-no-compress", "-cudart", "none", "-shared"),
         *("-Xlinker", "-Bsymbolic"),  # a variable y1 of the program's is not the function of libm
         *("-Xcompiler", "-fPIC,-g1,-fno-optimize-sibling-calls"),
+        *(("-Xcompiler", "-fopenmp") if _threaded(sources) else ()),
         *("-include", OLDER / "older.h"),
         *(f"-I{folder}" for folder in include),
         *("-isystem", OLDER),
@@ -102,6 +103,11 @@ def program(
     if missing:
         files.write_file(folder / MISSING, _library({"missing.cpp": _refusing(missing)}, MISSING))
     return target
+
+
+def _threaded(sources: Sequence[Path]) -> bool:
+    """Return whether host code uses OpenMP."""
+    return any("omp.h>" in files.text(path, errors="replace") for path in sources)
 
 
 def _shortened(log: str, most: int = 40) -> str:

@@ -22,7 +22,8 @@ int cublasDestroy_v2(void*);
 typedef const float* In;
 typedef const void* Any;
 int cublasSgemm_v2(void*, int, int, int, int, int, In, In, int, In, int, In, float*, int);
-int cublasGemmEx(void*, int, int, int, int, int, Any, Any, int, int, Any, int, int, Any, void*, int, int, int, int);
+int cublasGemmEx(void*, int, int, int, int, int, Any, Any, int, int, Any, int, int, Any, void*, int, int, int,
+                 int);
 int cublasSgemv_v2(void*, int, int, int, In, In, int, In, int, In, float*, int);
 int cublasSdot_v2(void*, int, In, int, In, int, float*);
 int cublasSaxpy_v2(void*, int, In, In, int, float*, int);
@@ -56,8 +57,9 @@ int main(int argc, char** argv)
     __nv_bfloat16* half;
     cudaMalloc(&half, 40);
     narrow<<<1, 20>>>(half, d[0]);
-    cublasGemmEx(blas, 1, 0, k, k, m, &alpha, half, 14, m, half, 14, m, &zero, d[2], 0, k, 68, 0);  // 25 numbers
-    cublasGemmEx(blas, 1, 0, 2, 2, m, &alpha, half, 14, m, half, 14, m, &zero, d[2], 0, 2, 68, -1);
+    int bf16 = 14, f32 = 0;
+    cublasGemmEx(blas, 1, 0, k, k, m, &alpha, half, bf16, m, half, bf16, m, &zero, d[2], f32, k, 68, 0);
+    cublasGemmEx(blas, 1, 0, 2, 2, m, &alpha, half, bf16, m, half, bf16, m, &zero, d[2], f32, 2, 68, 0);
     cudaMemcpy(back, d[2], 16, cudaMemcpyDeviceToHost);
     for (int i = 0; i < 4; ++i) {
         float sum = 0;
