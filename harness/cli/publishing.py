@@ -16,6 +16,7 @@ from harness.errors import HarnessError
 if TYPE_CHECKING:
     from harness.bench.row import Measurement
     from harness.launch.builds import Skipped
+    from harness.results.gates.findings import Reported
     from harness.results.html.annotated import Annotated
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,6 +29,11 @@ html_file = click.option(
     metavar="FILE",
     help="Also write a page: the source with its instructions, counts and findings beside it.",
 )
+
+sarif_file = click.option(
+    "--sarif", "sarif_file", type=_FILE, metavar="FILE", help="Also write the findings as SARIF 2.1.0."
+)
+github = click.option("--github", is_flag=True, help="Also print findings as annotations of GitHub Actions.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,29 +63,41 @@ class Wanted:
         known. An error is returned for `running.finish` to raise: a full disk does not cost the table.
         """
         from harness.cli.views import emulated
-        from harness.results import record
         from harness.results.gates import findings
         from harness.results.html.annotated import Annotated
         from harness.support import files
 
-        found = findings.reported(rows, skipped)
-        if self.github:
-            for line in findings.workflow_commands(found):
-                click.echo(line)
+        unwritten = told(findings.reported(rows, skipped), self.sarif_file, github=self.github)
         shown: list[Annotated] = []
         if self.html_file is not None:
             widths = {(id(row.built), row.problem.label): row for row in compiled}
             groups = [group for _, group in running.by_kernel(r for r in rows if r.built is not None)]
             shown = [Annotated.of_rows(g, widths.get((id(g[0].built), g[0].problem.label))) for g in groups]
         try:
-            if self.sarif_file is not None:
-                log = findings.sarif(found, str(record.provenance()["harness"] or "0"))
-                files.write_file(self.sarif_file, json.dumps(log, indent=1).encode() + b"\n")
             if self.junit_file is not None:
                 files.write_file(self.junit_file, findings.junit(rows, skipped).encode(errors="replace"))
         except HarnessError as e:
-            return e
+            return unwritten or e
+        if unwritten is not None:
+            return unwritten
         return keep_page(self.html_file, shown, "check", emulated.guesses_of(rows))
+
+
+def told(found: Sequence[Reported], sarif_file: Path | None, *, github: bool) -> HarnessError | None:
+    """Write and print findings for CI servers; return the error if the file cannot be written."""
+    from harness.results import record
+    from harness.results.gates import findings
+    from harness.support import files
+
+    for line in findings.workflow_commands(found) if github else ():
+        click.echo(line)
+    if sarif_file is not None:
+        log = findings.sarif(found, str(record.provenance()["harness"] or "0"))
+        try:
+            files.write_file(sarif_file, json.dumps(log, indent=1).encode() + b"\n")
+        except HarnessError as e:
+            return e
+    return None
 
 
 def options(command: F) -> F:
@@ -92,17 +110,11 @@ def options(command: F) -> F:
     collected.__doc__ = command.__doc__
     collected.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
     for option in (
-        click.option("--github", is_flag=True, help="Also print findings as annotations of GitHub Actions."),
+        github,
         click.option(
             "--junit", "junit_file", type=_FILE, metavar="FILE", help="Also write JUnit XML, a case a row."
         ),
-        click.option(
-            "--sarif",
-            "sarif_file",
-            type=_FILE,
-            metavar="FILE",
-            help="Also write the findings as SARIF 2.1.0.",
-        ),
+        sarif_file,
         html_file,
     ):
         collected = option(collected)

@@ -64,9 +64,11 @@ class Emulation:
     contended: the lines whose atomics and strong loads of global memory decide which way threads go: what the
       kernel does depends on who comes first, and another `schedule` may show another way
     waits: it has strong stores that ``delayed`` can hold back
+    relies: it has strong reads of data, so that `fences` may find some that are missing
     late: the stores of which other blocks saw what came after them, and not the stores themselves. That is no
       fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
     heap: bytes that malloc has given
+    stored: the range of addresses that the kernel stored to, of each buffer by its own; only if checked
     blocks: how many ran: fewer than the grid has where a `sample` was asked for
     reached: of each buffer past whose end the kernel went, how far, in bytes from its start
     """
@@ -78,8 +80,10 @@ class Emulation:
     schedules: tuple[str, ...] = ()
     contended: tuple[Source, ...] = ()
     waits: bool = False
+    relies: bool = False
     late: tuple[Late, ...] = ()
     reached: Mapping[str, int] = field(default_factory=dict)
+    stored: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     blocks: int = 0
     heap: int = 0
 
@@ -150,7 +154,7 @@ def emulate(
       so that launches that pass the same dict share the module
     records: what variables hold that have pointers or tensor maps in them, by their PTX names
     textures: what texture and surface references of the module are bound to, by PTX names; objects by handle
-    fences: look, too, for strong reads that only a missing fence would order, see `blocks.delays.unfenced`
+    fences: look, too, for strong reads that only what is missing would order, see `blocks.delays.unfenced`
     sample: of a larger grid run so many blocks, the first, the last and some between; 0 for all. Kernels
       whose blocks wait for each other, or that have asynchronous units, run whole
     heap: bytes that malloc has given in earlier launches, of the buffer in `memory` that is called HEAP
@@ -247,9 +251,11 @@ def emulate(
             schedules=(schedule,),
             contended=code.contended,
             waits=bool(code.waits) and not code.asynchronous,
+            relies=bool(code.contended and code.relying),
             late=launch.delays.late() if launch.delays is not None else (),
             reached=launch.findings.ends,
             heap=launch.heap_used,
+            stored=launch.stored,
             blocks=launch.blocks or extents[0].x * extents[0].y * extents[0].z,
         )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from harness.emulator.blocks.control import asynchronous, pace
 from harness.emulator.blocks.delays.stores import signal, waiting
+from harness.emulator.blocks.delays.unfenced import relying
 from harness.emulator.blocks.slice import Slice, contended, control_slice, guesses
 from harness.emulator.blocks.straight import Straight, straight
 from harness.emulator.decode import Decoder
@@ -81,6 +82,11 @@ class Executable:
     def signals(self) -> frozenset[int]:
         """Return the strong writes that may be to global memory, by index."""
         return frozenset(ins.index for ins in self.entry.instructions if signal(ins))
+
+    @functools.cached_property
+    def relying(self) -> frozenset[int]:
+        """Return the strong reads of data, by index."""
+        return relying(self)
 
     @functools.cached_property
     def contended(self) -> tuple[Source, ...]:

@@ -101,6 +101,7 @@ class Launch:
         self.schedule, self.budget, self.check, self.cells = schedule, budget, check, cells
         self.fences, self._sample = fences, sample
         self.blocks = 0  # that were begun
+        self.stored = dict[int, tuple[int, int]]()
         self._until = until
         self.threads = block.x * block.y * block.z
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
@@ -133,8 +134,10 @@ class Launch:
             self._run_batches()
         if self.delays is not None:
             self.delays.end()
-        if self.races is not None and self.races.unfenced is not None:
-            self.races.unfenced.report()
+        if self.races is not None:
+            self.stored = self.races.stored()
+            if self.races.unfenced is not None:
+                self.races.unfenced.report()
 
     def timely(self) -> None:
         """Raise OutOfTime if time is over."""

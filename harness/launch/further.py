@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator import Emulation, Finding
-from harness.emulator.blocks.delays.unfenced import KIND as MISSING_FENCE
+from harness.emulator.blocks.delays.unfenced import KINDS as MISSING
 from harness.errors import EmulatorError, HarnessError, NotEnded, OutOfTime
 from harness.launch.builds import Built
 from harness.launch.emulated import Memory, Options, launch
@@ -118,7 +118,8 @@ def late(
     each other by them, and again with one warp late.
 
     Its numbers alone are looked at: that something is late is no fault unless they are wrong. The last
-    launch says nothing where it takes long. Without a reference fences that are missing are looked for.
+    launch says nothing where it takes long. Then, and without a reference, fences and barriers that are
+    missing are looked for.
     """
     if reference is None:
         return _unfenced(built, problem, inputs, options, run), []
@@ -141,16 +142,16 @@ def late(
         run = _joined(run, (), how, schedule)
         if wrong:
             return run, [f"{how}: {text}" for text in wrong]
-    return run, []
+    return _unfenced(built, problem, inputs, options, run), []
 
 
 def _unfenced(
     built: Built, problem: Problem, inputs: Mapping[str, NDArray[Any]], options: Options, run: Emulation
 ) -> Emulation:
-    """Launch a kernel without a reference, whose numbers cannot be looked at, again to look for fences that
-    are missing, if its threads tell each other by strong stores where they are.
+    """Launch a kernel again to look for fences and barriers that are missing, which need not show in numbers,
+    if its threads tell each other by strong stores where they are.
     """
-    if options.schedule != "lockstep" or not (run.contended and run.waits):
+    if options.schedule != "lockstep" or not run.relies:
         return run
     until = min(options.until, time.monotonic() + _SECONDS)
     try:
@@ -158,7 +159,7 @@ def _unfenced(
         found = launch(built, problem, inputs, quick)[0].findings
     except (HarnessError, MemoryError):
         return run
-    return replace(run, findings=tuple(f for f in found if f.kind == MISSING_FENCE))
+    return replace(run, findings=tuple(f for f in found if f.kind in MISSING))
 
 
 def explained(wrong: list[str], run: Emulation) -> list[str]:

@@ -62,6 +62,7 @@ def _run(asked: dict[str, Any], program: Path, tell: Callable[[Event], None]) ->
         places,
         tell,
         lambda text: library.harness_print(text, len(text)),
+        library,
     )
 
     def call(name: bytes, caller: int | None, arguments: Any, count: int) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from harness.emulator import Counts, Finding
 from harness.emulator.watch.counts import total
-from harness.programs.events import Event, Launched, Misused, Refused, Stopped
+from harness.programs.events import Event, Launched, Misused, Refused, Stopped, Unwaited
+from harness.sass.binary import demangled
 
 FAILED, REFUSED = "FAILED", "refused"
 
@@ -62,24 +65,32 @@ class KernelRuns:
             return FAILED
         return REFUSED if self.refused else "ok"
 
-    def row(self) -> dict[str, Any]:
-        """Return it as a row of a record."""
+    def row(self, name: str) -> dict[str, Any]:
+        """Return it as a row of a record, in which the kernel is called `name`."""
         found = [
             asdict(f) | {"launch": number, "called": {"file": first.place.file, "line": first.place.line}}
             for f, number, first in self.findings.values()
         ]
         return {
-            "kernel": self.kernel,
+            "kernel": name,
+            "params": {},
+            "shape": f"{self.launches} launches",
+            "entry": self.kernel,
             "launches": self.launches,
             "threads": self.threads,
             "blocks": self.blocks,
             "ran": self.ran,
             "seconds": self.seconds,
             "status": self.status,
-            "errors": self.errors,
+            "detail": "; ".join(self.errors),
             "findings": [f for f in found if not f["benign"]],
             "notices": [f for f in found if f["benign"]],
             "total": {name: n for name, n in asdict(self.counts).items() if isinstance(n, int)},
+            "emulated": {
+                "intensity": self.counts.intensity,
+                "sectors_per_request": self.counts.sectors_per_request,
+                "ways": self.counts.ways,
+            },
         }
 
 
@@ -89,6 +100,7 @@ class Run:
 
     kernels: in the order of their first launches
     misuses, refusals: calls of the runtime that a GPU's would refuse, and those that only the emulator does
+    unwaited: uses of memory that the device may still be writing
     stopped: the launch in which time was over
     code: what ``main`` returned, or the program gave to exit; negative for the signal that ended it
     timed_out: host code had not ended, either
@@ -96,6 +108,7 @@ class Run:
 
     kernels: dict[str, KernelRuns] = field(default_factory=dict)
     misuses: dict[Misused, int] = field(default_factory=dict)
+    unwaited: dict[Unwaited, int] = field(default_factory=dict)
     refusals: dict[Refused, int] = field(default_factory=dict)
     stopped: Stopped | None = None
     code: int = 0
@@ -107,17 +120,27 @@ class Run:
             self.kernels.setdefault(event.kernel, KernelRuns(kernel=event.kernel)).add(event)
         elif isinstance(event, Misused):
             self.misuses[event] = self.misuses.get(event, 0) + 1
+        elif isinstance(event, Unwaited):
+            self.unwaited[event] = self.unwaited.get(event, 0) + 1
         elif isinstance(event, Refused):
             self.refusals[event] = self.refusals.get(event, 0) + 1
         else:
             self.stopped = event
+
+    @functools.cached_property
+    def names(self) -> dict[str, str]:
+        """Return what kernels are called, ``add<float>``, by their PTX names; refused ones, too."""
+        texts = " ".join([*(event.what for event in self.misuses), *(event.what for event in self.unwaited)])
+        told = re.findall(r"\b_Z\w+", texts)
+        return {ptx: short(name) for ptx, name in demangled([*self.kernels, *told]).items()}
 
     @property
     def failed(self) -> bool:
         """Return whether something is wrong: a finding, a refused call, or how the program ended."""
         wrong = any(one.status == FAILED for one in self.kernels.values())
         # Of results of which a part was not computed a program may well say that they are wrong.
-        return bool(self.misuses or wrong or self.code < 0 or (self.code and not self.sampled))
+        ended = self.code < 0 or (self.code > 0 and not self.sampled)
+        return bool(self.misuses or self.unwaited or wrong or ended)
 
     @property
     def sampled(self) -> bool:
@@ -132,12 +155,13 @@ class Run:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of a record for each kernel."""
-        return [one.row() for one in self.kernels.values()]
+        return [one.row(self.names[one.kernel]) for one in self.kernels.values()]
 
     def meta(self) -> dict[str, Any]:
         """Return what a record says of the whole program."""
         return {
             "misuses": [_call(event, times) for event, times in self.misuses.items()],
+            "unwaited": [_call(event, times) for event, times in self.unwaited.items()],
             "refusals": [_call(event, times) for event, times in self.refusals.items()],
             "stopped": asdict(self.stopped) if self.stopped else None,
             "timed_out": self.timed_out,
@@ -145,5 +169,16 @@ class Run:
         }
 
 
-def _call(event: Misused | Refused, times: int) -> dict[str, Any]:
+def short(name: str) -> str:
+    """Return a kernel's name without its parameters and what it returns: ``add<float>``."""
+    text = name.removeprefix("void ")
+    depth = 0
+    for place, c in enumerate(text):
+        depth += (c == "<") - (c == ">")
+        if c == "(" and depth == 0 and not text.startswith("(anonymous namespace)", place):
+            return text[:place]
+    return text
+
+
+def _call(event: Misused | Unwaited | Refused, times: int) -> dict[str, Any]:
     return {"what": event.what, "file": event.place.file, "line": event.place.line, "times": times}

@@ -46,6 +46,14 @@ class Misused:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unwaited:
+    """A use of memory that the device may still be writing."""
+
+    what: str
+    place: Place
+
+
+@dataclass(frozen=True, kw_only=True)
 class Refused:
     """A call that only the emulator refuses."""
 
@@ -63,4 +71,4 @@ class Stopped:
     place: Place
 
 
-Event = Launched | Misused | Refused | Stopped
+Event = Launched | Misused | Unwaited | Refused | Stopped

@@ -149,6 +149,7 @@ _KINDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "tune": (Row, ("kernel", "params", "shape", "status")),
     "verify": (Row, ("kernel", "params", "status")),
     "check": (Row, ("kernel", "params", "status")),
+    "run": (Row, ("kernel", "params", "status")),
     "profile": (ProfileRow, ("counters",)),
     "sass": (CodeRow, ()),
     "claims": (ClaimRow, ()),

@@ -39,7 +39,7 @@ def worth(M: int, N: int, K: int, dtype: str, layout: str, *, batch: int, bias: 
     if the cost model finds the product faster than in float32. Batches are harness's in 16 bits only,
     if they take no less than `BRIEF` and no size of their products is below `LEAST`: of drawn batches of
     which ours took more than 60 us, PyTorch's took 1.3 times as long in the mean, in float32 and tf32 0.9
-    times (records/h200/benchmarks/batches.json). Raises UsageError if no kernel computes the product there.
+    times (records/h200/benchmarks/batches.json.xz). Raises UsageError if no kernel computes the product.
 
     The product is M x K times K x N, `batch` times. `dtype` is its element type as `harness.matmul` names it:
     "fp32", "bf16", "fp16", or the precision of float32. `layout` is "N" (row-major) or "T" (column-major) of

@@ -137,7 +137,7 @@ def tiles() -> str:
 
 def tuned() -> str:
     """Return the default and the tuned speed of each rung that was tuned."""
-    contents = every("tune/[0-9]*.json*")
+    contents = every("tune/[0-9]*.json")
     if not contents:
         return ""
     naive = {size(r): r["flops_rate"] for r in load("bench/ladder")["rows"] if r["kernel"] == "01_naive"}

@@ -27,7 +27,7 @@ from readme.records import (
     unit,
 )
 
-MATMUL = ("matmul/squares*.json", "matmul/rectangle*.json*")
+MATMUL = ("matmul/squares*.json", "matmul/rectangle*.json")
 _SAMPLED = "benchmarks/shapes"
 _AS_FP32 = f"{_SAMPLED}-fp32-tensor"
 BACK_TO_BACK = "matmul/graph*.json"  # the same shapes in the regime `graph`

@@ -17,12 +17,19 @@ OTHERS = ("h100",)  # of which some have records, too
 
 def load(name: str, folder: str = GPU) -> dict[str, Any]:
     """Return the record of this name, as ``bench/ladder``, with its path as ``path``."""
-    return read(RECORDS / folder / f"{name}.json")
+    plain = RECORDS / folder / f"{name}.json"
+    return read(plain if plain.exists() else plain.with_suffix(".json.xz"))
+
+
+def files(pattern: str, folder: str = GPU) -> list[Path]:
+    """Return the paths of records of a GPU, those that are packed among them, by name."""
+    found = (path for end in ("", ".xz") for path in (RECORDS / folder).glob(pattern + end))
+    return sorted(found, key=lambda path: str(path).removesuffix(".xz"))
 
 
 def every(pattern: str, folder: str = GPU) -> list[dict[str, Any]]:
     """Return the records of a GPU whose paths match, such as ``verify/*.json``, sorted."""
-    return [read(path) for path in sorted((RECORDS / folder).glob(pattern))]
+    return [read(path) for path in files(pattern, folder)]
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -65,10 +72,9 @@ def machine(record: dict[str, Any]) -> str:
 
 def of_type(dtype: str, *patterns: str) -> list[dict[str, Any]]:
     """Return the records of these names that have rows of this element type, with those rows only."""
-    folder = RECORDS / GPU
-    files = [f for p in patterns for f in sorted(folder.glob(p), key=lambda f: (len(f.stem), f.stem))]
+    named = [f for p in patterns for f in sorted(files(p), key=lambda f: (len(f.stem), f.stem))]
     found = []
-    for content in map(read, files):
+    for content in map(read, named):
         rows = [r for r in content["rows"] if (r.get("dtype") or "fp32") == dtype]
         found += [{**content, "rows": rows}] if rows else []
     return found

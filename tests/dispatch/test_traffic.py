@@ -20,7 +20,7 @@ from harness.kernels import catalog, spec
 from harness.problems.gemm import GEMMS
 from harness.results import record
 from shared import tma_gemm
-from shared.places import ROOT
+from shared.places import record_file
 
 
 def copied(dtype: str, *shape: int, unmapped: str = "AB", chosen_for: str = "") -> str:
@@ -87,7 +87,7 @@ def test_a_copy_pays_from_some_size_on() -> None:
 @functools.cache
 def drawn(card: str) -> record.Document:
     """The record of sampled shapes of a card."""
-    return record.load(ROOT / "records" / card / "benchmarks" / "shapes.json")
+    return record.load(record_file(f"{card}/benchmarks/shapes"))
 
 
 def card(name: str) -> Device:

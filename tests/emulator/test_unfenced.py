@@ -146,10 +146,14 @@ void run(float* x, float* y, int n) { sums<<<20, 32>>>(x, y, n); }
 """
 
 
+UNITS = FILE.replace("  __shared__ bool last;", '  asm volatile("fence.proxy.async;"); __shared__ bool last;')
+
+
 @pytest.mark.slow
-def test_check_tells_it_of_a_file_without_front_matter(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", [FILE, UNITS], ids=["plain", "units"])
+def test_check_tells_it_of_a_file_without_front_matter(file: str, tmp_path: Path) -> None:
     path = tmp_path / "sums.cu"
-    for text, code in ((FILE, 0), (FILE.replace("__threadfence();", ""), 1)):
+    for text, code in ((file, 0), (file.replace("__threadfence();", ""), 1)):
         path.write_text(text)
         ran = CliRunner().invoke(main, ["check", str(path)])
         assert ran.exit_code == code, ran.output

@@ -210,3 +210,43 @@ def test_raw_bytes_are_those_of_each_address() -> None:
     )  # word w of column c is w * 3 + c
     found = scratch.raw(np.array([0, 5, 6]), np.array([0, 1, 2]), 3)
     assert found.tolist() == [[0, 1, 2], [17, 18, 19], [22, 23, 32]]
+
+
+def test_buffers_of_a_program_lie_at_their_addresses() -> None:
+    """Others follow the last of them, as far apart as ever; what was written goes along."""
+    far = GLOBAL_BASE + 40 * GAP
+    flags = np.array([1, 0, 1, 1, 0, 0, 0, 1], np.uint8)
+    first = Buffer(array=np.arange(5, dtype=np.uint32), name="first", address=far)
+    part = Buffer(
+        array=np.arange(8, dtype=np.uint8),
+        name="part",
+        initialised=False,
+        written=flags,
+        address=far + 3 * GAP,
+    )
+    arena = Arena([first, part, buffer("other", 12)])
+    starts = [one.start for one in arena.allocations]
+    assert starts == [far, far + 3 * GAP, far + 5 * GAP]
+    assert [one.end - one.start for one in arena.allocations] == [20, 8, 48]
+    assert arena.load(np.arange(8), far + 3 * GAP, 1, None).tolist() == list(range(8))
+    assert arena.unwritten(np.arange(8), far + 3 * GAP, 1).tolist() == [not flag for flag in flags]
+    lanes = np.array([far, far + 17, far + 3 * GAP, far + GAP])
+    assert arena.inside(lanes, 4).tolist() == [True, False, True, False]
+
+
+def test_memory_of_a_program_is_taken_as_it_is() -> None:
+    """Buffers with addresses lie in it already; only the others are copied, and have to fit."""
+    asked = []
+
+    def private(size: int) -> tuple[Any, Any]:
+        asked.append(size)
+        octets = np.zeros(size, np.uint8)
+        octets[2 * GAP : 2 * GAP + 4] = 7
+        return octets, np.ones(size, np.uint8)
+
+    lying = Buffer(array=np.zeros(4, np.uint8), name="lying", address=GLOBAL_BASE + 2 * GAP)
+    own = Buffer(array=np.full(4, 9, np.uint8), name="own")
+    arena = Arena([lying, own], private)
+    assert asked == [arena.allocations[1].end - GLOBAL_BASE - 4 + 2 * GAP]
+    assert arena.load(np.arange(4), GLOBAL_BASE + 2 * GAP, 1, None).tolist() == [7] * 4
+    assert arena.load(np.arange(4), arena.allocations[1].start, 1, None).tolist() == [9] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -230,3 +231,13 @@ def test_few_views_are_kept_and_the_others_worked_out_again(
         assert graph.view(nodes[0], 0) is not first and graph.view(nodes[0], 0).blocks.tolist() == [0, 0, 0]
         assert graph.view(nodes[-last], 0) is views[-last]
         assert graph.view(nodes[1 - last], 0) is not views[1 - last]
+
+
+def test_a_long_way_to_proxy_fences_is_gone_once() -> None:
+    """Who asks at the end of a chain that grows does not gather anew what was known before."""
+    graph = Knowledge(BLOCKS, THREADS)
+    began, node = time.process_time(), NOTHING
+    for stamp in range(1, 3000):
+        node = graph.leaf(0, stamp, (), graph.join(node, graph.fence(node)))
+        assert graph.fenced(node, 1).blocks[0] == stamp - 1
+    assert time.process_time() - began < 5

@@ -329,3 +329,25 @@ def test_every_byte_of_a_memory_has_a_cell(size: int) -> None:
         watched = Watched(size, columns)
         cells = (-(-size // 4) + 1) * columns
         assert (watched.grain, watched.columns, len(watched.shadow.publications())) == (4, columns, cells)
+
+
+def test_the_range_that_was_written() -> None:
+    """Of all kinds of writes, in bytes of the allocation; reads leave none."""
+    watched = Watched(64, 1)
+    assert watched.written() is None
+
+    def add(kind: int, *cells: int) -> None:
+        count = np.arange(len(cells))
+        lanes = Lanes(np.array(cells), count, count, count * 0, count)
+        watched.shadow.add(kind, lanes, 0, nothing)
+
+    add(READ, 1)
+    add(STRONG_READ, 15)
+    assert watched.written() is None
+    add(WRITE, 5, 3)
+    assert watched.written() == (12, 24)
+    add(CLUSTER_WRITE, 7)
+    add(STRONG_WRITE, 4)
+    assert watched.written() == (12, 32)
+    watched.refine(1)
+    assert watched.written() == (12, 32)

@@ -119,14 +119,21 @@ def test_how_it_ends(many: Path) -> None:
 
 @pytest.mark.slow
 def test_the_record_of_a_run(many: Path) -> None:
-    done = harness(many, "run", "many.cu", "-q", "--json", "r.json", "--", "2")
+    options = ("-q", "--json", "r.json", "--sarif", "s.json", "--github")
+    done = harness(many, "run", "many.cu", *options, "--", "2")
     assert done.returncode == 1 and "host:" not in done.stdout
     content = json.loads((many / "r.json").read_text())
     rows = {row["kernel"]: row for row in content["rows"]}
-    (found,) = rows["_Z6mirrorPfPKfii"]["findings"]
+    (found,) = rows["mirror"]["findings"]
     assert (found["kind"], found["variable"], found["launch"]) == ("out of bounds", "out", 1)
-    assert rows["_Z4walkPK4Node"]["status"] == "ok" and content["meta"]["exit_code"] == 0
+    assert rows["walk"]["status"] == "ok" and content["meta"]["exit_code"] == 0
     assert content["kind"] == "run" and str(many) not in json.dumps(content["meta"])
+    (result,) = json.loads((many / "s.json").read_text())["runs"][0]["results"]
+    line = result["locations"][0]["physicalLocation"]["region"]["startLine"]
+    assert "if (fault == 2" in MANY.splitlines()[line - 1]
+    assert f"::error file=many.cu,line={line},title=out of bounds::" in done.stdout
+    page = harness(many, "report", "r.json", "-o", "r.html")
+    assert page.returncode == 0 and "mirror: out of bounds" in (many / "r.html").read_text()
 
 
 def test_what_is_no_program_is_refused(tmp_path: Path) -> None:

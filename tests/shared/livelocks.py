@@ -264,6 +264,30 @@ LIVELOCKS = {
         turns=100,
         long=2000,
     ),
+    "copies into a ring whose tickets never end": Livelock(
+        """MBARRIERS
+        __shared__ __align__(128) int stage[2][32]; unsigned to = __cvta_generic_to_shared(stage);
+        __shared__ int slot[2];
+        if (t == 0) for (int n = 0;; n++) {
+          int s = n & 1, ticket; unsigned at = a + 16 + s * 8;
+          { unsigned parity = n / 2 & 1 ^ 1; WAIT }
+          slot[s] = ticket = atomicAdd(p, 1); at = a + s * 8;
+          asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 128;" :: "r"(at) : "memory");
+          asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+            " [%0], [%1], 128, [%2];" :: "r"(to + s * 128), "l"(p + 128), "r"(at) : "memory");
+          if (ticket > TURNS) break;
+        }
+        if (t == 32) for (int n = 0;; n++) {
+          int s = n & 1; unsigned at = a + s * 8;
+          { unsigned parity = n / 2 & 1; WAIT }
+          int ticket = slot[s]; v[64] = stage[s][0] + n; at = a + 16 + s * 8; ARRIVE
+          if (ticket > TURNS) break;
+        }""",
+        "atomicAdd(p, 1)",
+        "v[2]",
+        turns=100,
+        long=2000,
+    ),
     "a flag in another block of the cluster": Livelock(
         """__shared__ int flag, beats; unsigned mine = __cvta_generic_to_shared(&flag), far;
         unsigned b = blockIdx.x % 2; if (t == 0) flag = 0; MBARRIERS CLUSTER_SYNC

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from harness.cli import options, running
+from harness.cli import options, publishing, running
 from harness.errors import INCONCLUSIVE_EXIT
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -64,6 +64,8 @@ class _Split(click.Command):
 @options.allow_refused
 @options.markdown
 @options.json_file
+@publishing.sarif_file
+@publishing.github
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -82,6 +84,8 @@ def command(
     allow_refused: bool,
     style: str | None,
     json_file: Path | None,
+    sarif_file: Path | None,
+    github: bool,
 ) -> None:
     """Run a CUDA program without a GPU: nvcc compiles the .cu and .cpp files, host code runs as it is, and
     what it launches runs on the emulator, with the program's own sizes and contents.
@@ -95,7 +99,7 @@ def command(
     from harness.cli.views import programs as view
     from harness.results import record
 
-    record.check_writable(json_file)
+    record.check_writable(json_file, sarif_file)
     run = programs.run_program(
         sources,
         ctx.meta[__name__],
@@ -111,6 +115,7 @@ def command(
     meta = record.provenance(seed=seed) if json_file is not None else {}
     meta |= {"schedule": schedule} | run.meta()
     unwritten = running.keep(json_file, "run", run.rows(), meta)
+    unwritten = publishing.told(view.reported(run), sarif_file, github=github) or unwritten
     view.print_run(run, style)
     if unwritten is not None:
         raise unwritten

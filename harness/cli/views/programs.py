@@ -17,8 +17,9 @@ from harness.support import terminal
 if TYPE_CHECKING:
     from harness.emulator.watch.findings import Finding, Source
     from harness.programs import Run
-    from harness.programs.events import Misused, Refused
+    from harness.programs.events import Misused, Refused, Unwaited
     from harness.programs.places import Place
+    from harness.results.gates.findings import Reported
 
 _FINDINGS, _CALLS = 12, 12  # that are shown of a kernel, and of the program
 
@@ -26,9 +27,8 @@ _FINDINGS, _CALLS = 12, 12  # that are shown of a kernel, and of the program
 def print_run(run: Run, style: str | None) -> None:
     """Print a line for each kernel, then findings, refused calls, and how the program ended."""
     from harness.results import tables
-    from harness.sass.binary import demangled
 
-    names = {mangled: short(name) for mangled, name in demangled(list(run.kernels)).items()}
+    names = run.names
     table = [
         [
             names[one.kernel],
@@ -57,19 +57,9 @@ def print_run(run: Run, style: str | None) -> None:
         for error in one.errors:
             click.echo(terminal.fill(f"\n{names[one.kernel]}: {error}"))
     _print_calls(run.misuses, "calls that a GPU's runtime refuses, too", names)
+    _print_calls(run.unwaited, "host code that does not wait for the device", names)
     _print_calls(run.refusals, "calls that only the emulator refuses", names)
     _print_end(run, names)
-
-
-def short(name: str) -> str:
-    """Return a kernel's name without its parameters and what it returns: ``add<float>``."""
-    text = name.removeprefix("void ")
-    depth = 0
-    for place, c in enumerate(text):
-        depth += (c == "<") - (c == ">")
-        if c == "(" and depth == 0 and not text.startswith("(anonymous namespace)", place):
-            return text[:place]
-    return text
 
 
 def of_many(number: int, launches: int) -> str:
@@ -103,20 +93,57 @@ def quote(source: Source) -> str:
 
 
 def _print_calls(
-    calls: Mapping[Misused, int] | Mapping[Refused, int], why: str, names: Mapping[str, str]
+    calls: Mapping[Misused, int] | Mapping[Unwaited, int] | Mapping[Refused, int],
+    why: str,
+    names: Mapping[str, str],
 ) -> None:
-    """Print calls of the runtime that were refused."""
-    from harness.sass.binary import demangled
-
+    """Print what host code does wrong, a line each."""
     if calls:
         click.echo(f"\n{why}:")
     for event, times in [*calls.items()][:_CALLS]:
         where = f"{_near(event.place.file)}:{event.place.line}: " if event.place.line else ""
         often = "" if times == 1 else f", {times} times"
-        what = re.sub(r"\b_Z\w+", lambda m: names.get(m[0]) or short(demangled([m[0]])[m[0]]), event.what)
+        what = re.sub(r"\b_Z\w+", lambda m: names.get(m[0], m[0]), event.what)
         click.echo(terminal.fill(f"  {where}{what}{often}", " " * 4))
     if len(calls) > _CALLS:
         click.echo(f"  ... and {len(calls) - _CALLS} more; --json has all")
+
+
+def reported(run: Run) -> list[Reported]:
+    """Return what is wrong as CI servers show it: findings by line, and calls that were refused."""
+    from harness.results.gates.findings import Reported, relative
+
+    found = []
+    for one in run.kernels.values():
+        for f, number, launch in one.findings.values():
+            lines = [(relative(Path(s.file)), max(1, s.line)) for s in f.sources if s.file]
+            (path, line), *others = lines or [_first(launch.place)]
+            where = f"{run.names[one.kernel]}, {of_many(number, one.launches)}{_at(launch.place)}"
+            found.append(
+                Reported(
+                    kind=f.kind,
+                    level="note" if f.benign else "error",
+                    message=f"{f.message} ({where}, seen {f.seen} times)",
+                    path=path,
+                    line=line,
+                    text=quote(f.sources[0]) if f.sources else "",
+                    others=tuple(others),
+                )
+            )
+    calls: list[Misused | Unwaited] = [*run.misuses, *run.unwaited]
+    for call in (one for one in calls if one.place.line):
+        path, line = _first(call.place)
+        kind = "refused call" if call in run.misuses else "missing synchronization"
+        text = emulated.line_of(Path(call.place.file), line)
+        found.append(Reported(kind=kind, level="error", message=call.what, path=path, line=line, text=text))
+    return found
+
+
+def _first(place: Place) -> tuple[str, int]:
+    """Return a place as CI servers name it."""
+    from harness.results.gates.findings import relative
+
+    return relative(Path(place.file)), max(1, place.line)
 
 
 def _print_end(run: Run, names: Mapping[str, str]) -> None:

@@ -230,6 +230,14 @@ def memory_state(batches: Sequence[Batch]) -> bytes:
     return digest.digest()
 
 
+def shared_state(batches: Sequence[Batch]) -> bytes:
+    """Return a digest of the shared memory of batches."""
+    digest = hashlib.blake2b(digest_size=16)
+    for memory in {id(batch.shared): batch.shared for batch in batches}.values():
+        digest.update(memory.flat().tobytes())
+    return digest.digest()
+
+
 def _bits(value: Any, shape: tuple[int, int]) -> bytes:
     """Return the bits of a register's value in all lanes."""
     if isinstance(value, Affine):

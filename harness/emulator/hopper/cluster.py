@@ -11,7 +11,7 @@ from harness.emulator.group import Group, spread
 from harness.emulator.hopper.grid import Cluster, Operation
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.races import misuse, operation
-from harness.emulator.hopper.phases import ended, find
+from harness.emulator.hopper.phases import find, landed
 from harness.emulator.hopper.tma.boxes import NEVER, read_shared, reduced, unwritten, write_shared
 from harness.emulator.instructions.load_store import registers, shape_of, stored
 from harness.emulator.instructions.predicates import broadcast_mask
@@ -187,7 +187,7 @@ def begin(
 ) -> None:
     """Begin the stores of `data`, (n, elements), at the bytes `starts`, where so much is `known`."""
     cluster = cluster_of(group)
-    size = data.shape[1] * data.dtype.itemsize
+    size, phase = data.shape[1] * data.dtype.itemsize, found.phase
 
     def land() -> None:
         for start, values in zip(starts.tolist(), data, strict=True):
@@ -198,8 +198,7 @@ def begin(
                 old = read_shared(cluster.shared, start, size).view(bits.dtype)
                 bits = reduced(old, bits, reduction, element)
             write_shared(cluster.shared, start, np.ascontiguousarray(bits).view(np.uint8))
-        found.land(size * len(starts), known)
-        ended(group, ins, found)
+        landed(group, ins, found, size * len(starts), known, phase)
 
     cluster.begin(Operation(land=land, source=ins))
 

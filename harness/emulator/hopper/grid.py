@@ -104,7 +104,9 @@ class Block(Batch):
         if self.ended:
             return
         while True:
-            for runner in self.launch.schedule.turns(self.runners):
+            turns = self.launch.schedule.turns(self.runners)
+            # The first threads tell others, as a rule; what the last ones do before has to be there by then.
+            for runner in turns[::-1] if self.launch.fences else turns:
                 runner.run()
             if not any(runner.waiting for runner in self.runners) or not self.barriers.meet(False):
                 break
@@ -217,7 +219,7 @@ class Cluster:
             self.flags = Flags(self.clocks)
         self.memory: GlobalMemory | None = None
         if self.clocks is not None and launch.races is not None:
-            self.memory = GlobalMemory(self)
+            self.memory = GlobalMemory(self, launch.races)
             self.clocks.publish, self.clocks.learn = self.memory.publish, self.memory.learn
 
     def living(self) -> Array:

@@ -159,6 +159,26 @@ def arrive(group: Group, ins: Instruction, barrier: Mbarrier, count: int, known:
     ended(group, ins, barrier)
 
 
+def landed(
+    group: Group, ins: Instruction, barrier: Mbarrier, size: int, known: Known | None, phase: int
+) -> None:
+    """Let `size` bytes land of a copy that began in `phase`, where so much was known.
+
+    If that phase has ended, the copy's bytes were not among those that it expected, and count in a later one.
+    """
+    if barrier.phase != phase:
+        misuse(
+            group,
+            ins,
+            f"a copy lands in phase {barrier.phase} of the mbarrier at {barrier.name} and began in phase "
+            f"{phase}, which has ended without it: it expected too few bytes",
+            barrier.initialised,
+            kind="mbarrier misuse",
+        )
+    barrier.land(size, known)
+    ended(group, ins, barrier)
+
+
 def ended(group: Group, ins: Instruction, barrier: Mbarrier) -> None:
     """Report a phase that may have ended before all have seen the end of the one before it."""
     if barrier.overrun >= 0:

@@ -30,7 +30,7 @@ def run_grid(launch: Launch) -> None:
         starts = iter(launch.schedule.order(list(starts)))
     at_once = max(1, RESIDENT // (launch.cluster.x * launch.cluster.y * launch.cluster.z))
     running: list[Cluster] = []
-    rounds, lands = 0, False
+    rounds, lands, begun = 0, False, False
     with launch.underflow.watching():
         while True:
             while len(running) < at_once and (blocks := next(starts, None)) is not None:
@@ -40,13 +40,17 @@ def run_grid(launch: Launch) -> None:
             launch.timely()
             at_once += launch.fair.open
             before = launch.progress
-            for cluster in launch.schedule.turns(running):
+            turns = launch.schedule.turns(running)
+            # Who waits for others goes first, so that it sees each thing that they tell, not the last alone.
+            for cluster in turns[::-1] if launch.fences and begun else turns:
                 cluster.advance()
+            begun = True
             landed = lands and sum(cluster.land_one() for cluster in running)
             if launch.livelocks.round():
-                lands = True  # from now on, whoever else goes on
-                if not landed and not _come(launch, running, starts):
-                    return _livelock(launch, running, moves=rounds <= _QUIET)
+                # From now on copies land, whoever else goes on; where they did, that is among what repeats.
+                again, lands = lands, True
+                if not _come(launch, running, starts, lands=not again):
+                    return _livelock(launch, running, moves=landed > 0 or rounds <= _QUIET)
                 launch.livelocks.restart()
             elif launch.progress != before:
                 rounds = 0
@@ -67,9 +71,9 @@ def run_grid(launch: Launch) -> None:
             running = _left(launch, running)
 
 
-def _come(launch: Launch, running: list[Cluster], starts: Iterator[list[int]]) -> bool:
+def _come(launch: Launch, running: list[Cluster], starts: Iterator[list[int]], *, lands: bool) -> bool:
     """Let come what others may wait for, although they go on: what lands, blocks, what is held."""
-    come = [cluster.land_one() for cluster in running]
+    come = [lands and cluster.land_one() for cluster in running]
     if (blocks := next(starts, None)) is not None:
         running.append(Cluster(launch, blocks))
         come.append(True)

@@ -139,6 +139,7 @@ class Knowledge:
         self._nodes, self._for_some = [_Node()], [False]  # not all blocks learn the same from it
         self._made: dict[_Node, int] = {}  # the same knowledge is one node, however many threads have it
         self._views: OrderedDict[tuple[int, int], View] = OrderedDict()
+        self._fenced: OrderedDict[tuple[int, int], View] = OrderedDict()  # what is known before proxy fences
         self.narrow = False
 
     def leaf(
@@ -192,10 +193,20 @@ class Knowledge:
 
     def fenced(self, node: int, block: int) -> View:
         """Return what a thread of `block` knows by `node` from before a proxy fence."""
-        view = View(np.zeros(self._blocks, np.int64), {})
+        key = self._key(node, block)
+        view = self._fenced.get(key)
+        if view is not None:
+            return view
+        view = self._fenced[key] = View(np.zeros(self._blocks, np.int64), {})
+        if len(self._fenced) > 64 and len(self._fenced) * 8 * self._blocks > _KEPT:
+            self._fenced.popitem(last=False)
         walk = [_Place(node, block)]
         seen = set(walk)
         for place in walk:
+            kept = self._fenced.get(self._key(place.node, place.asks))
+            if kept is not None and kept is not view:
+                self._merge(view, kept, place.only)
+                continue
             found = self._nodes[place.node]
             if not self._holds(found.narrow, place.asks):
                 continue

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from harness.emulator.blocks.delays.unfenced import Unfenced
+from harness.emulator.blocks.delays.unfenced import Unfenced, together
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import Allocation
 from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from harness.emulator.machine import Launch
 
 
+T = TypeVar("T")
 UNITS = 3  # a thread, its bulk stores and its bulk loads have clocks of their own
 
 
@@ -84,7 +85,7 @@ class RaceWatch:
         self._meanings: dict[int, Semantics] = {}
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
         self.unfenced: Unfenced | None = None
-        if launch.fences and not launch.asynchronous:
+        if launch.fences:
             self._known.update(range(len(launch.arena.allocations)))
             self.unfenced = Unfenced(launch, self.knowledge, self._synchronise)
 
@@ -95,12 +96,17 @@ class RaceWatch:
             self.unfenced.start(order)
         return order
 
-    def _both(self, order: Order, happens: Callable[[Order], None]) -> None:
-        """Let something happen that orders threads."""
-        if self.unfenced is None:
-            happens(order)
-        else:
-            self.unfenced.both(order, happens)
+    def orders(self, order: Order) -> tuple[Order, ...]:
+        """Return the order of a batch, and those that `unfenced` supposes."""
+        return (order,) if self.unfenced is None else (order, *self.unfenced.supposed(order))
+
+    def each(self, order: Order, happens: Callable[[Order], T]) -> list[T]:
+        """Let something happen that orders threads; return what it returns, in each of the orders."""
+        orders = self.orders(order)
+        found = [happens(one) for one in orders]
+        if len(orders) > 1:
+            together(*orders)
+        return found
 
     def end_batch(self, first: int) -> None:
         """End the batch that begins with block `first`; reads of what it only read are not kept any more."""
@@ -115,7 +121,7 @@ class RaceWatch:
         """
         if lanes is not None and self._coarse and (lanes.any(0) & ~lanes.all(0)).any():
             raise Rewatch
-        self._both(order, lambda one: one.barrier(lanes, number))
+        self.each(order, lambda one: one.barrier(lanes, number))
 
     def arrive(self, group: Group, lanes: Array, number: int) -> None:
         """Record arrivals (``bar.arrive``) of the lanes, bool (T, C), at the barrier `number`.
@@ -127,7 +133,7 @@ class RaceWatch:
         order = group.batch.order
         whole = np.zeros((order.threads, order.blocks), np.bool_)
         whole[group.row : group.row + group.shape[0]] = lanes
-        self._both(order, lambda one: one.arrive(whole, number))
+        self.each(order, lambda one: one.arrive(whole, number))
 
     def warp_barrier(self, group: Group, active: Array) -> None:
         """Order lanes that pass a ``bar.warp.sync``, bool (warps, 32, C); those that no block has are active.
@@ -136,13 +142,13 @@ class RaceWatch:
         """
         if self._coarse and not active.all():
             raise Rewatch
-        self._both(group.batch.order, lambda one: one.warp_barrier(group.row, active))
+        self.each(group.batch.order, lambda one: one.warp_barrier(group.row, active))
 
     def fence(self, group: Group, ins: Instruction, lanes: Array) -> None:
         """Record a fence in the lanes, bool (T, C)."""
         thread, column = np.nonzero(lanes)
         places, scope = (thread + group.row, column), self._meaning(ins).scope
-        self._both(group.batch.order, lambda one: one.fence(places, scope))
+        self.each(group.batch.order, lambda one: one.fence(places, scope))
 
     # -- accesses
 
@@ -203,6 +209,12 @@ class RaceWatch:
             for earlier in self._reads.pop(owner.index, ()):
                 earlier(watched)
         touch(watched)
+
+    def stored(self) -> dict[int, tuple[int, int]]:
+        """Return the range of addresses that the kernel stored to, of each allocation by its start."""
+        starts = [one.start for one in self._launch.arena.allocations]
+        written = {starts[index]: watched.written() for index, watched in self._watched.items()}
+        return {start: (start + ends[0], start + ends[1]) for start, ends in written.items() if ends}
 
     def record_shared(
         self,
@@ -272,7 +284,7 @@ class RaceWatch:
         if order.orders(meaning, watched.shadow.published is not None):
             self._synchronise(watched.shadow, order, ins, kind, meaning, whole)
         if self.unfenced is not None and name:
-            self.unfenced.touch(order, ins, kind, meaning, whole, watched, name)
+            self.unfenced.touch(order, ins, kind, meaning, whole, words, watched, name)
 
     def _meaning(self, ins: Instruction) -> Semantics:
         """Return the memory semantics of an instruction; a block without a cluster is one of its own."""

@@ -139,6 +139,12 @@ class Shadow:
                 if bad.any():
                     yield Conflict(other, some[bad], thread[bad], where[bad])
 
+    def written(self) -> Array | None:
+        """Return the cells that something wrote, in order; None if nothing did."""
+        kept = [ends[0][0] != 0 for kind, ends in enumerate(self._kept) if ends and kind not in READS]
+        cells = np.nonzero(np.logical_or.reduce(kept))[0] if kept else np.empty(0, np.int64)
+        return cells if len(cells) else None
+
     def earlier(self, kind: int, lanes: Lanes) -> Iterator[tuple[Array, Array, Array, Array]]:
         """Yield the accesses of a kind that other threads have made to the cells of lanes.
 
@@ -279,6 +285,11 @@ class Watched:
     def __init__(self, size: int, columns: int, crowded: bool = False) -> None:
         self.grain, self.columns = _GRAIN, columns
         self.shadow = Shadow((-(-size // _GRAIN) + 1) * columns, crowded)
+
+    def written(self) -> tuple[int, int] | None:
+        """Return the range of bytes, in an allocation, that something wrote; None if nothing did."""
+        cells = self.shadow.written()
+        return None if cells is None else (int(cells[0]) * self.grain, (int(cells[-1]) + 1) * self.grain)
 
     def refine(self, size: int) -> None:
         """Make the cells small enough for accesses of `size` bytes."""

@@ -21,6 +21,7 @@ cudaError_t set(const cudaMemsetParams* of)
 }
 cudaError_t call(const cudaHostNodeParams* of)
 {
+    hand("cudaDeviceSynchronize", CALLER);  // it is called when the work before it is done
     of->fn(of->userData);
     return cudaSuccess;
 }
@@ -162,6 +163,7 @@ cudaError_t CUDARTAPI cudaGraphAddDependencies(cudaGraph_t graph, const Node* fr
 cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data)
 {
     if (!hand("the graph of a stream", CALLER, stream)) {
+        hand("cudaDeviceSynchronize", CALLER);
         function(data);
         return cudaSuccess;
     }

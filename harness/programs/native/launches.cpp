@@ -56,7 +56,10 @@ void** CUDARTAPI __cudaRegisterFatBinary(void* binary)
     return reinterpret_cast<void**>(hand("__cudaRegisterFatBinary", CALLER, binary));
 }
 void CUDARTAPI __cudaRegisterFatBinaryEnd(void**) {}
-void CUDARTAPI __cudaUnregisterFatBinary(void**) {}
+void CUDARTAPI __cudaUnregisterFatBinary(void** module)
+{
+    hand("__cudaUnregisterFatBinary", CALLER, module);  // when the program ends
+}
 char CUDARTAPI __cudaInitModule(void**) { return 1; }
 void CUDARTAPI __cudaRegisterFunction(void** module, const char* host, char*, const char* name, int, uint3*, uint3*,
                                       dim3*, dim3*, int*)

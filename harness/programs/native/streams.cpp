@@ -25,6 +25,7 @@ API(cudaEventDestroy, (cudaEvent_t event), event)
 API(cudaEventElapsedTime, (float* to, cudaEvent_t from, cudaEvent_t until), to, from, until)
 cudaError_t CUDARTAPI cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned)
 {
+    hand("cudaDeviceSynchronize", CALLER);  // it is called when the work before it is done
     function(stream, cudaSuccess, data);
     return cudaSuccess;
 }

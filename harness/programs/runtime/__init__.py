@@ -6,6 +6,7 @@ with the same error, and told, since many programs do not look at errors.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from harness.programs.runtime.launches import How, Launches
 from harness.programs.runtime.memory import DeviceMemory
 from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
+from harness.programs.runtime.unwaited import WAITS, Guard
 from harness.programs.runtime.waiting import Waiting
 
 
@@ -29,6 +31,7 @@ class Runtime:
 
     sources: the program's own files
     tell: takes what happens; write: takes what kernels print
+    native: the library of native/, by which host code calls
     """
 
     def __init__(
@@ -38,15 +41,17 @@ class Runtime:
         places: Places,
         tell: Callable[[Event], None],
         write: Callable[[bytes], None],
+        native: ctypes.CDLL,
     ) -> None:
         self._places, self._tell = places, tell
         memory = DeviceMemory()
+        self._guard = Guard(native, memory, places, tell)
         registered, textures, waiting = Registered(memory, sources), Textures(memory), Waiting()
-        launches = Launches(how, memory, registered, textures, waiting, places, tell, write)
+        launches = Launches(how, memory, registered, textures, waiting, places, self._guard, tell, write)
         self._graphs = Graphs(launches, waiting)
         self._parts = (
             launches,
-            Copies(memory, registered, places),
+            Copies(memory, registered, places, self._guard),
             registered,
             textures,
             self._graphs,
@@ -64,6 +69,9 @@ class Runtime:
             return self._called(name, caller, arguments)
 
     def _called(self, name: str, caller: int, arguments: Sequence[int]) -> int:
+        self._guard.look()
+        if name in WAITS:
+            self._guard.waited()
         wanted = name.removeprefix("__").replace(" ", "_")
         function = next((f for part in self._parts if (f := getattr(part, wanted, None))), None)
         sign = -1 if name.startswith("the ") else 1  # a question's errors are negative

@@ -8,6 +8,7 @@ from harness.programs.runtime import host
 from harness.programs.runtime.host import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
 from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, DeviceMemory
 from harness.programs.runtime.registered import Registered
+from harness.programs.runtime.unwaited import Guard
 
 _PITCH = 512  # bytes of which a pitch is a multiple
 _TOTAL = 141 << 30  # bytes that the device says it has
@@ -18,8 +19,9 @@ _WAYS = {1: "cudaMemcpyHostToDevice", 2: "cudaMemcpyDeviceToHost", 3: "cudaMemcp
 class Copies:
     """The functions of CUDA's runtime that allocate, free, copy and set memory."""
 
-    def __init__(self, memory: DeviceMemory, registered: Registered, places: Places) -> None:
+    def __init__(self, memory: DeviceMemory, registered: Registered, places: Places, guard: Guard) -> None:
         self._memory, self._registered, self._places = memory, registered, places
+        self._guard = guard
 
     # -- allocations
 
@@ -95,7 +97,10 @@ class Copies:
         self._within("from", source, size, kind in (_TO_HOST, _BETWEEN), kind)
         self._memory.copy(to, source, size)
 
-    cudaMemcpyAsync = cudaMemcpy
+    def cudaMemcpyAsync(self, caller: int, to: int, source: int, size: int, kind: int, *_: int) -> None:
+        self.cudaMemcpy(caller, to, source, size, kind)
+        self._guard.wrote(to, to + size, "cudaMemcpyAsync")
+        self._guard.read(source, source + size, "cudaMemcpyAsync")
 
     def cudaMemcpy2D(
         self,
@@ -118,7 +123,20 @@ class Copies:
         for row in range(height):
             self._memory.copy(to + row * pitch, source + row * every, width)
 
-    cudaMemcpy2DAsync = cudaMemcpy2D
+    def cudaMemcpy2DAsync(
+        self,
+        caller: int,
+        to: int,
+        pitch: int,
+        source: int,
+        every: int,
+        width: int,
+        height: int,
+        *rest: int,
+    ) -> None:
+        self.cudaMemcpy2D(caller, to, pitch, source, every, width, height, *rest)
+        if pitch == width:
+            self._guard.wrote(to, to + width * height, "cudaMemcpy2DAsync")
 
     def cudaMemcpyToSymbol(
         self, caller: int, symbol: int, source: int, size: int, offset: int, kind: int, *_: int

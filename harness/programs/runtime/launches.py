@@ -27,6 +27,7 @@ from harness.programs.runtime.memory import DeviceMemory
 from harness.programs.runtime.modules import Module, allocates, grain, samples
 from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
+from harness.programs.runtime.unwaited import Guard
 from harness.programs.runtime.waiting import Waiting
 
 _SHARED, _MOST_SHARED = 49_152, 232_448  # bytes a block, without and with cudaFuncSetAttribute
@@ -75,11 +76,12 @@ class Launches:
         textures: Textures,
         waiting: Waiting,
         places: Places,
+        guard: Guard,
         tell: Callable[[Event], None],
         write: Callable[[bytes], None],
     ) -> None:
         self._how, self._memory, self._registered = how, memory, registered
-        self._textures, self._waiting = textures, waiting
+        self._textures, self._waiting, self._guard = textures, waiting, guard
         self._places, self._tell, self._write = places, tell, write
         self._heap = 0  # bytes that kernels' malloc has given
         self._dynamic: dict[int, int] = {}  # bytes of dynamic shared memory that a kernel may have
@@ -171,7 +173,6 @@ class Launches:
         if allocates(asked.module, asked.kernel):
             self._memory.heap()
         buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
-        buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
         begun = time.monotonic()
         try:
             run = self._emulated(asked, buffers)
@@ -187,6 +188,8 @@ class Launches:
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
         self._heap = run.heap
+        for start, end in run.stored.values():
+            self._guard.wrote(start, end, asked.kernel)
         self._write(run.output.encode())
         found = (*run.findings, *run.notices)
         self._tell(replace(launched, findings=found).counted(run.total, time.monotonic() - begun, run.blocks))

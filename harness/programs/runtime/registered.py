@@ -32,6 +32,9 @@ class Registered:
         self._modules[handle] = read(binary, self._sources)
         return handle
 
+    def cudaUnregisterFatBinary(self, _: int, module: int) -> None:
+        """Keep the module: destructors may launch."""
+
     def cudaRegisterFunction(self, _: int, module: int, stub: int, name: int) -> None:
         self._kernels[stub] = module, host.text(name)
 

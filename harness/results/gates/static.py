@@ -48,7 +48,7 @@ UNITS = {
     "ways": "wavefronts over the least",
     "global_bytes": "bytes that threads ask global memory for",
 }
-KINDS = ("bench", "check", "sass", "verify")
+KINDS = ("bench", "check", "run", "sass", "verify")
 _WIDTHS = ("64", "128")
 
 

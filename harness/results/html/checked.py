@@ -10,7 +10,7 @@ from harness.results.html.markup import table, text
 from harness.results.record import Document
 from harness.results.rows import Row, label
 
-KINDS = ("check", "verify", "sass")
+KINDS = ("check", "run", "verify", "sass")
 _COLUMNS: tuple[tables.Column, ...] = (
     ("arch", "architecture", str),
     ("shape", "size", str),

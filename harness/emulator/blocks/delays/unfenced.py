@@ -1,9 +1,16 @@
-"""Strong reads of what other blocks have written that only a fence of the writer would order.
+"""Strong reads of what other blocks have written that only what is missing would order: a fence, a barrier.
 
 Two strong accesses are no race, ordered or not. But who has seen a ticket or a flag, and then reads data,
-relies on the data being there, and volatile and relaxed stores to two places may become visible in any order.
-So the order of threads is kept twice: as it is, and as it would be if each strong write came after a fence. A
-read that only the second one orders with the latest write to its place, of another block, lacks that fence.
+relies on the data being there, and volatile and relaxed accesses to two places may be seen in any order. So
+the order of threads is kept three times: as it is, as if each strong write came after a fence, and as if a
+fence followed each strong read, too. A read that is ordered with the latest write to its place, of another
+block, or a write with an earlier read, only by
+
+- the second order lacks the fence of the first thread;
+- the third one lacks that of the second thread;
+- none of them, while the second thread knows what another one of the first one's block has done since, or
+  another thread of its own block knows of the first access, lacks a barrier of that block; where the first
+  access is a reduction by a bulk copy, the wait for it.
 
 Nothing is said of
 
@@ -16,54 +23,75 @@ Nothing is said of
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.emulator.blocks.slice import CONTROL, LOADS, named
+from harness.emulator.blocks.slice import CONTROL, LOADS, named, spaces_of
 from harness.emulator.memory import WORKSPACE
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
-from harness.emulator.watch.knowledge import GRID, Knowledge, Semantics
+from harness.emulator.watch.knowledge import GRID, NOTHING, Knowledge, Semantics, semantics
 from harness.emulator.watch.order import Order
 from harness.emulator.watch.shadow import STRONG_READ, STRONG_WRITE, Lanes, Shadow, Watched
-from harness.emulator.watch.touches import READ
+from harness.emulator.watch.touches import ATOMIC, READ
 
 if TYPE_CHECKING:
     from harness.emulator.executable import Executable
     from harness.emulator.machine import Launch
 
-KIND = "missing fence"
+FENCE, BARRIER, WAIT = KINDS = "missing fence", "missing barrier", "missing wait"
+_FIRST, _SECOND, _FIRSTS, _SECONDS, _COPY = range(5)  # whose fence is missing, or whose block's barrier
+_WHAT = {
+    _FIRST: "a __threadfence() behind the first line, before that later write, would",
+    _SECOND: "a __threadfence() before the second line, behind the read of that later write, would",
+    _FIRSTS: "another thread wrote that: a __syncthreads() between the first line and that later write, and "
+    "a __threadfence() in the thread that writes it, would",
+    _SECONDS: "another thread saw that: a __syncthreads() between the read of that later write and the "
+    "second line would",
+    _COPY: "nothing waits for the copy before that: cp.async.bulk.wait_group, without .read, in the thread "
+    "that began it, and a __threadfence() behind it, would",
+}
+_OTHERS = {*LOADS, "mbarrier"}  # what these read does not make up what they return
 Synchronise = Callable[[Shadow, Order, Instruction, str, Semantics, Lanes], None]
+
+
+@dataclass
+class _Seen:
+    """Accesses that lack something, of one pair of lines: the first two, and how many there are."""
+
+    offset: int
+    first: int
+    second: int
+    times: int = 0
 
 
 class Unfenced:
     """Looks for such reads in a launch; `synchronise` is what `races` does at each access."""
 
     def __init__(self, launch: Launch, knowledge: Knowledge, synchronise: Synchronise) -> None:
-        self._launch, self._synchronise = launch, synchronise
-        blocks = launch.grid.x * launch.grid.y * launch.grid.z
-        self._knowledge = Knowledge(blocks, launch.threads, knowledge.clusters)
-        self._orders: dict[int, Order] = {}  # by the first block of a batch, its order with all fences
-        self._shadows: dict[str, Shadow] = {}  # by buffer
+        self._launch, self._synchronise, self._knowledge = launch, synchronise, knowledge
+        # By the first block of a batch, its order with the fences of writers, and with all.
+        self._orders: dict[int, tuple[Order, Order]] = {}
+        self._shadows: dict[str, tuple[Shadow, Shadow]] = {}  # by buffer, what is published in each of these
         self._grains: dict[str, int] = {}
         self._loose: set[str] = set()  # the buffers of which a read is ordered with a write by nothing
-        self._found: dict[tuple[str, int, int], tuple[int, int, int, int]] = {}
-        self._relying = relying(launch.code)
+        self._found: dict[tuple[str, int, int, int, int], _Seen] = {}
+        self._relying = launch.code.relying
+        self._every = launch.grid.x * launch.grid.y * launch.grid.z * launch.threads
+        self._begun: dict[tuple[int, int], int] = {}  # by unit and its stamp, that of its thread
 
     def start(self, order: Order) -> None:
         """Begin a batch of blocks, of which `order` is the order as it is."""
-        self._orders[order.first] = Order(self._knowledge, order.first, order.threads, order.blocks)
+        first, fenced = (Order(self._knowledge, order.first, order.threads, order.blocks) for _ in range(2))
+        self._orders[order.first] = first, fenced
 
-    def both(self, order: Order, happens: Callable[[Order], None]) -> None:
-        """Let something happen in both orders, whose stamps stay the same."""
-        supposed = self._orders[order.first]
-        happens(order)
-        happens(supposed)
-        _together(order, supposed)
+    def supposed(self, order: Order) -> tuple[Order, Order]:
+        """Return the other orders of a batch."""
+        return self._orders[order.first]
 
     def touch(
         self,
@@ -72,47 +100,63 @@ class Unfenced:
         kind: str,
         meaning: Semantics,
         lanes: Lanes,
+        words: Sequence[int],
         watched: Watched,
         name: str,
     ) -> None:
-        """Look at an access to global memory, and keep it for later ones."""
+        """Look at an access to global memory, of `words` cells each, and keep it for later ones."""
         supposed = self._orders[order.first]
-        _together(order, supposed)
+        together(order, *supposed)
         lanes = replace(lanes, stamps=order.state.now[lanes.column])
-        shadow = self._shadow(name, watched)
-        strong = meaning.strong and meaning.scope == GRID
-        if strong and ins.index in self._relying:
-            self._compare(shadow, order, ins, name, lanes, STRONG_READ)
-        if strong and kind != READ:
-            self._compare(shadow, order, ins, name, lanes, STRONG_WRITE)
-            meaning = replace(meaning, release=True)
-        if supposed.orders(meaning, shadow.published is not None):
-            self._synchronise(shadow, supposed, ins, kind, meaning, lanes)
-            _together(order, supposed)
+        shadows = self._shadow(name, watched)
+        if meaning.strong and meaning.scope == GRID:
+            for word in words:
+                if ins.index in self._relying:
+                    self._compare(shadows[1], order, ins, name, lanes.moved(word), STRONG_READ)
+                if kind != READ:
+                    self._compare(shadows[1], order, ins, name, lanes.moved(word), STRONG_WRITE)
+            if kind != READ:
+                meaning = replace(meaning, release=True)
+        for other, shadow, acquires in zip(supposed, shadows, (False, True), strict=True):
+            if acquires and kind in (READ, ATOMIC) and meaning.strong:
+                meaning = replace(meaning, acquire=True)
+            if other.orders(meaning, shadow.published is not None):
+                self._synchronise(shadow, other, ins, kind, meaning, lanes)
+        together(order, *supposed)
+
+    def reduction(self, order: Order, ins: Instruction, lanes: Lanes, watched: Watched, name: str) -> None:
+        """Keep what a bulk copy adds to global memory; the lanes are those of its unit."""
+        fenced = self._orders[order.first][1]
+        self._begun[int(lanes.grid[0]), int(lanes.stamps[0])] = int(order.state.now[lanes.column[0]])
+
+        def knows(some: Array, threads: Array, stamps: Array) -> Array:
+            return fenced.knows(fenced.state, (lanes.thread[some], lanes.column[some]), threads, stamps)
+
+        self._shadow(name, watched)[1].add(STRONG_WRITE, lanes, ins.index, knows)
 
     def report(self) -> None:
         """Add what was found."""
-        for (name, store, load), (offset, writer, reader, times) in self._found.items():
-            if name not in self._loose and name != WORKSPACE:
-                self._add(name, store, load, offset, (writer, reader), times)
+        for key, seen in self._found.items():
+            if key[0] not in self._loose and key[0] != WORKSPACE:
+                self._add(key, seen)
 
-    def _shadow(self, name: str, watched: Watched) -> Shadow:
+    def _shadow(self, name: str, watched: Watched) -> tuple[Shadow, Shadow]:
         """Return what is known of a buffer, in the cells of `watched`."""
-        shadow = self._shadows.get(name)
-        if shadow is None:
-            shadow = Shadow(watched.shadow.size, crowded=True)
+        shadows = self._shadows.get(name)
+        if shadows is None:
+            shadows = Shadow(watched.shadow.size), Shadow(watched.shadow.size, crowded=True)
             self._grains[name] = watched.grain
         while self._grains[name] > watched.grain:
-            shadow = shadow.refined(1)
+            shadows = shadows[0].refined(1), shadows[1].refined(1)
             self._grains[name] //= 2
-        self._shadows[name] = shadow
-        return shadow
+        self._shadows[name] = shadows
+        return shadows
 
     def _compare(
         self, shadow: Shadow, order: Order, ins: Instruction, name: str, lanes: Lanes, access: int
     ) -> None:
         """Compare a strong access with the earlier ones of the other kind, and keep it."""
-        supposed = self._orders[order.first]
+        first, fenced = self._orders[order.first]
 
         def known(those: Order) -> Callable[[Array, Array, Array], Array]:
             return lambda some, others, stamps: those.knows(
@@ -121,55 +165,116 @@ class Unfenced:
 
         other = STRONG_WRITE if access == STRONG_READ else STRONG_READ
         for some, threads, stamps, sites in shadow.earlier(other, lanes):
-            bad = ~known(order)(some, threads, stamps)
-            bad &= threads // order.threads != lanes.grid[some] // order.threads
-            if not known(supposed)(some[bad], threads[bad], stamps[bad]).all():
+            bad = threads % self._every // order.threads != lanes.grid[some] // order.threads
+            bad[bad] = ~known(order)(some[bad], threads[bad], stamps[bad])
+            if not bad.any():
+                continue
+            reads, made, when = some[bad], threads[bad], stamps[bad]
+            side = np.where(known(first)(reads, made, when), _FIRST, _SECOND)
+            none = ~known(fenced)(reads, made, when)
+            side[none] = self._without(fenced, lanes, reads[none], made[none], when[none])
+            if (side < 0).any():
                 self._loose.add(name)
-            elif access == STRONG_READ and bad.any():
-                self._keep((some[bad], threads[bad], sites[bad]), ins, name, lanes)
+                continue
+            for which in np.unique(side).tolist():
+                these = side == which
+                self._keep((which, access), (reads[these], made[these], sites[bad][these]), ins, name, lanes)
         last = access == STRONG_WRITE and ins.opcode[0] == "atom" and ins.index not in self._launch.code.waits
-        shadow.add(access, lanes, ins.index, known(supposed), atomic=last)
+        shadow.add(access, lanes, ins.index, known(fenced), atomic=last)
 
-    def _keep(self, seen: tuple[Array, Array, Array], ins: Instruction, name: str, lanes: Lanes) -> None:
-        """Keep the reads `seen`, (lanes, threads, instructions) of the stores, by the two lines."""
-        some, threads, sites = seen
-        key = (name, int(sites[0]), ins.index)
-        first = (int(lanes.cells[some[0]]) * self._grains[name], int(threads[0]), int(lanes.grid[some[0]]), 0)
-        offset, writer, reader, times = self._found.get(key, first)
-        self._found[key] = offset, writer, reader, times + len(some)
+    def _without(self, fenced: Order, lanes: Lanes, some: Array, threads: Array, stamps: Array) -> Array:
+        """Return what is missing where no fence would order an earlier access, -1 where nothing orders it.
 
-    def _add(
-        self, name: str, store: int, load: int, offset: int, threads: tuple[int, int], times: int
+        some: indices of lanes
+        threads, stamps: of the accesses, elementwise
+        """
+        copies, when = threads >= self._every, stamps.copy()
+        for i in np.nonzero(copies)[0]:
+            when[i] = self._begun[int(threads[i]), int(stamps[i])]
+        thread, column = lanes.thread[some], lanes.column[some]
+        heard = _heard(fenced, (thread, column), threads % self._every // fenced.threads, when)
+        side = np.where(heard, np.where(copies, _COPY, _FIRSTS), -1)
+        alone = np.nonzero(~heard)[0]
+        side[alone[_told(fenced, column[alone], threads[alone], stamps[alone])]] = _SECONDS
+        return side
+
+    def _keep(
+        self,
+        how: tuple[int, int],
+        seen: tuple[Array, Array, Array],
+        ins: Instruction,
+        name: str,
+        lanes: Lanes,
     ) -> None:
+        """Keep accesses of lanes, and the earlier ones: (lanes, threads, instructions), by the two lines.
+
+        how: what is missing, and the kind of the later access
+        """
+        some, threads, sites = seen
+        offset = int(lanes.cells[some[0]]) * self._grains[name]
+        first = _Seen(offset, int(threads[0]), int(lanes.grid[some[0]]))
+        self._found.setdefault((name, *how, int(sites[0]), ins.index), first).times += len(some)
+
+    def _add(self, key: tuple[str, int, int, int, int], seen: _Seen) -> None:
+        name, side, access, *sites = key
         launch = self._launch
-        made = [launch.entry.instructions[store], launch.entry.instructions[load]]
-        lines = tuple(instruction.source for instruction in made)
+        lines = tuple(launch.entry.instructions[site].source for site in sites)
+        kind = {_FIRST: FENCE, _SECOND: FENCE, _COPY: WAIT}.get(side, BARRIER)
 
         def make() -> Finding:
-            writer, reader = (launch.block_index(n // launch.threads) for n in threads)
+            threads = seen.first % self._every, seen.second
+            first, second = (launch.block_index(n // launch.threads) for n in threads)
+            done, does, may = "writes", "reads", "see what was there before"
+            if access == STRONG_WRITE:
+                done, does, may = "reads", "writes", "do so before it is read"
             return Finding(
-                kind=KIND,
-                message=f"{name} at offset {offset}: block {writer} writes it, block {reader} reads it after "
-                "what the first one wrote later, and may see what was there before: a __threadfence() "
-                "behind the first line, before that later write, would order them",
+                kind=kind,
+                message=f"{name} at offset {seen.offset}: block {first} {done} it, block {second} {does} it "
+                f"after it has seen what the first one wrote later, and may {may}: {_WHAT[side]} order them",
                 sources=lines,
                 variable=name,
-                offset=offset,
+                offset=seen.offset,
                 threads=tuple(launch.thread(n % launch.threads) for n in threads),
-                block=writer,
+                block=first,
             )
 
-        launch.findings.add(KIND, (*lines, name), times, make)
+        launch.findings.add(kind, (*lines, name, side, access), seen.times, make)
 
 
-def _together(order: Order, other: Order) -> None:
-    """Give what happens from here on the same stamps in both orders."""
-    now = np.maximum(order.state.now, other.state.now)
-    order.state, other.state = replace(order.state, now=now), replace(other.state, now=now)
+def _heard(order: Order, lanes: tuple[Array, Array], blocks: Array, stamps: Array) -> Array:
+    """Return whether lanes know anything that others did in `blocks` at or after `stamps`, elementwise."""
+    found = np.zeros(len(blocks), np.bool_)
+    nodes = order.state.view[lanes]
+    for node, column in {(int(n), int(c)) for n, c in zip(nodes, lanes[1], strict=True) if n != NOTHING}:
+        view = order.knowledge.view(node, column + order.first)
+        latest = view.blocks.copy()
+        for thread, stamp in view.threads.items():
+            latest[thread // order.threads] = max(int(latest[thread // order.threads]), stamp)
+        these = (nodes == node) & (lanes[1] == column)
+        found[these] = latest[blocks[these]] >= stamps[these]
+    return found
+
+
+def _told(order: Order, columns: Array, threads: Array, stamps: Array) -> Array:
+    """Return whether any thread of a column knows of an access of another block, elementwise."""
+    found = np.zeros(len(threads), np.bool_)
+    for column in np.unique(columns).tolist():
+        these = np.nonzero(columns == column)[0]
+        for node in np.unique(order.state.view[:, column]).tolist():
+            view = order.knowledge.view(node, column + order.first)
+            found[these] |= view.covers(threads[these], threads[these] // order.threads, stamps[these])
+    return found
+
+
+def together(*orders: Order) -> None:
+    """Give what happens from here on the same stamps in all orders of a batch."""
+    now = np.maximum.reduce([order.state.now for order in orders])
+    for order in orders:
+        order.state = replace(order.state, now=now)
 
 
 def relying(code: Executable) -> frozenset[int]:
-    """Return the instructions, by index, that read data: no branch and no mask depends on what they read.
+    """Return the strong reads, by index, of data: no branch and no mask depends on what they read.
 
     That is by way of registers alone. Of atomics those count that put a constant there, or add 0, and return
     what was there before.
@@ -186,13 +291,14 @@ def relying(code: Executable) -> frozenset[int]:
         before = len(registers)
         for ins in entries:
             reads, writes = code.registers_of(ins.index)
-            if ins.opcode[0] not in LOADS and not registers.isdisjoint(writes):
+            if ins.opcode[0] not in _OTHERS and not registers.isdisjoint(writes):
                 registers |= reads
     wanted = frozenset().union(*(code.registers_of(ins.index)[0] for ins in entries))
     found = set()
     for ins in entries:
         result = code.registers_of(ins.index)[1]
-        if ins.opcode[0] in ("ld", "atom") and result & wanted and registers.isdisjoint(result):
+        reading = ins.opcode[0] in ("ld", "atom") and semantics(ins).strong and "global" in spaces_of(ins)
+        if reading and result & wanted and registers.isdisjoint(result):
             last = ins.operands[-1]
             if ins.opcode[0] == "ld" or ("exch" in ins.opcode and last.isdecimal()) or last == "0":
                 found.add(ins.index)

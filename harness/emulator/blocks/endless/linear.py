@@ -233,6 +233,12 @@ def _lasts(launch: Launch, pc: int, value: Array, change: Array, length: int) ->
     return int((room // np.abs(change)).min()) > launch.budget // length
 
 
+def fills(ins: Instruction) -> bool:
+    """Return whether an instruction is a bulk copy to shared memory."""
+    spaces = [part for part in ins.opcode if part in ("global", "shared::cta", "shared::cluster")]
+    return ins.opcode[:3] == ("cp", "async", "bulk") and spaces[:1] in (["shared::cta"], ["shared::cluster"])
+
+
 def _keeps(launch: Launch, entries: tuple[Entry, Entry, Entry], moving: set[int], length: int) -> bool:
     """Return whether an instruction goes on to give what it gave, for registers that change so."""
     ins = launch.entry.instructions[entries[0].pc]
@@ -241,6 +247,8 @@ def _keeps(launch: Launch, entries: tuple[Entry, Entry, Entry], moving: set[int]
     if not entries[0].wrote and not stores:
         return True
     reads, writes = code.registers_of(ins.index)
+    if fills(ins):
+        return not moving & reads  # what shared memory then holds is compared as a whole
     if opcode in UNKNOWN or "async" in ins.opcode:
         return False
     if opcode == "red" and "add" not in ins.opcode:

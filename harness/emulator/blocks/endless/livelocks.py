@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from harness.emulator.blocks.endless.linear import Entry, Recorder, endless, nears
-from harness.emulator.blocks.slice import standing_state
+from harness.emulator.blocks.endless.linear import Entry, Recorder, endless, fills, nears
+from harness.emulator.blocks.slice import shared_state, standing_state
 
 if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
@@ -28,6 +28,7 @@ _LATE = 0.5  # seconds of this thread before anything is noted
 _FIRST, _GROWTH, _MOST = 128, 1.4, 1 << 16  # events between two looks for a period; that are kept
 _ROUND = 0  # the event
 _MULTIPLE = 256  # of a period that may be one, as where a phase has two parities, and a ring stages
+_MORE = 4  # times as many may be one, where something else is not the same after a period
 _PERIODS = 3  # that are recorded, and that have to be seen before
 _LATEST = 6  # parts of what was seen, the last of which repeats itself
 _HOPE = 60  # seconds of this thread for which a comparison that nears its end is waited for, at most
@@ -154,7 +155,7 @@ class Livelocks:
         if look.seen < _PERIODS * len(look.events):
             return
         parts = [look.recorder.entries[a:b] for a, b in pairwise(look.ends)]
-        found = endless(self._launch, parts) if len(set(look.states)) == 1 else 2
+        found = endless(self._launch, parts) if len(set(look.states)) == 1 else _MORE
         if found == 1:
             self._judge(look, parts[0])
         elif turns := nears(self._launch, parts):
@@ -179,7 +180,11 @@ class Livelocks:
     def _mark(self, look: _Look) -> None:
         """Note the end of a period."""
         look.ends.append(len(look.recorder.entries))
-        look.states.append(standing_state(list(self.batches.values()), self._launch))
+        batches, code = list(self.batches.values()), self._launch.code
+        state = standing_state(batches, self._launch)
+        if "shared" in code.slice.spaces and any(fills(ins) for ins in code.entry.instructions):
+            state += shared_state(batches)  # copies write there, and nobody follows what
+        look.states.append(state)
 
     def _end(self) -> None:
         """End a look."""

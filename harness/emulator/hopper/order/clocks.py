@@ -54,16 +54,17 @@ class Known:
 
 @dataclass(frozen=True)
 class Told:
-    """Knowledge of accesses to global memory: a node of the launch's `Knowledge`."""
+    """Knowledge of accesses to global memory: of each order of the launch a node of its `Knowledge`."""
 
     graph: Knowledge
-    node: int
+    nodes: tuple[int, ...]
 
     def with_(self, other: Told | None) -> Told:
         """Return what is known by either."""
-        if other is None or other.node == self.node:
+        if other is None or other.nodes == self.nodes:
             return self
-        return Told(self.graph, self.graph.join(self.node, other.node))
+        pairs = zip(self.nodes, other.nodes, strict=True)
+        return Told(self.graph, tuple(self.graph.join(*pair) for pair in pairs))
 
 
 class Clocks:

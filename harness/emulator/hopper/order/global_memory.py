@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +25,7 @@ from harness.emulator.watch.shadow import READ, READS, STRONG_WRITE, WRITE, Conf
 
 if TYPE_CHECKING:
     from harness.emulator.hopper.grid import Block, Cluster
+    from harness.emulator.watch.races import RaceWatch
 
 STORES, LOADS = 1, 2  # the units of a thread
 
@@ -68,8 +70,8 @@ class GlobalMemory:
     Threads are numbered as in the cluster's clocks: those of its first block, of its second, ...
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: Cluster, races: RaceWatch) -> None:
+        self._cluster, self._races = cluster, races
         self._launch = cluster.launch
         grid = cluster.launch.grid
         self._every = grid.x * grid.y * grid.z * cluster.launch.threads
@@ -83,15 +85,19 @@ class GlobalMemory:
 
     def publish(self, rows: Array) -> Told:
         """Return what the threads `rows` have done and know."""
-        nodes = [block.order.release(threads, 0) for block, threads in self._by_block(rows)]
         graph = self._cluster.blocks[0].order.knowledge
-        return Told(graph, graph.join(*nodes))
+        found = [
+            self._races.each(block.order, methodcaller("release", threads, 0))
+            for block, threads in self._by_block(rows)
+        ]
+        return Told(graph, tuple(graph.join(*nodes) for nodes in zip(*found, strict=True)))
 
     def learn(self, rows: Array, told: Told) -> None:
         """Let the threads `rows` know what was published."""
-        if told.node != NOTHING:
+        if any(told.nodes):
             for block, threads in self._by_block(rows):
-                block.order.learn(threads, 0, told.node)
+                for order, node in zip(self._races.orders(block.order), told.nodes, strict=True):
+                    order.learn(threads, 0, node)
 
     def told(self, block: Block, rows: Array, columns: Array, stamps: Array) -> Array:
         """Return which accesses to shared memory threads of a block know of by what orders global memory.
@@ -121,9 +127,10 @@ class GlobalMemory:
 
     def complete(self, row: int, unit: int, stamp: int) -> Told:
         """Return that the accesses of a unit of the thread `row` up to `stamp` are complete."""
-        number = self._number(row, unit)
-        graph = self._cluster.blocks[0].order.knowledge
-        return Told(graph, graph.leaf(number // self._launch.threads, 0, ((number, stamp),), NOTHING))
+        number, order = self._number(row, unit), self._cluster.blocks[0].order
+        graph = order.knowledge
+        node = graph.leaf(number // self._launch.threads, 0, ((number, stamp),), NOTHING)
+        return Told(graph, (node,) * len(self._races.orders(order)))
 
     def load(self, row: int, ins: Instruction, source: Bytes) -> Told:
         """Record that a bulk load reads `source`; return its completion."""
@@ -166,6 +173,8 @@ class GlobalMemory:
                 if conflict.kind not in READS:
                     self._unfenced(made, conflict, block)
             shadow.add(bulk.kind, lanes, bulk.instruction.index, knows)
+            if bulk.kind == STRONG_WRITE and races.unfenced is not None:
+                races.unfenced.reduction(block.order, bulk.instruction, lanes, watched, owner.name)
 
         races.watch(owner, bulk.kind == READ, touch, block.first)
 

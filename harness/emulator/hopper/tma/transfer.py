@@ -11,7 +11,7 @@ from harness.emulator.hopper.grid import Block, BulkGroups, Cluster, Operation
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.global_memory import Bytes
 from harness.emulator.hopper.order.races import misuse, operation
-from harness.emulator.hopper.phases import Mbarrier, ended, find
+from harness.emulator.hopper.phases import Mbarrier, find, landed
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.hopper.tma.boxes import (
     NEVER,
@@ -103,7 +103,7 @@ class Transfer:
             if found is None or not self.block.reaches(self.group, self.ins, start):
                 continue
             _visible(self.group, self.ins, found, known)
-            targets.append((cluster.blocks[rank], start, found))
+            targets.append((cluster.blocks[rank], start, found, found.phase))
             stream = np.array([found.column]), np.array([found.phase + 1])
             for touched in (start, self.far & (SHARED_BASE - 1)) if near else (start,):
                 self.block.visit(touched, self.ins, *stream, copy=True)
@@ -132,12 +132,11 @@ class Transfer:
 
         def land() -> None:
             data = self._fetched(near)
-            for block, start, found in targets:
+            for block, start, found, phase in targets:
                 if block.alive.any():
                     self._place(start, data)
                     found.tell(told)
-                    found.land(self.size, known)
-                    ended(self.group, self.ins, found)
+                    landed(self.group, self.ins, found, self.size, known, phase)
 
         cluster.begin(Operation(land=land, source=self.ins))
 
