@@ -55,6 +55,11 @@ void** CUDARTAPI __cudaRegisterFatBinary(void* binary)
 {
     return reinterpret_cast<void**>(hand("__cudaRegisterFatBinary", CALLER, binary));
 }
+// What is compiled apart: `rest` registers what the file has in the module that all of them are.
+void harness_linked(void (*rest)(void**), const void* binary)
+{
+    rest(reinterpret_cast<void**>(hand("a linked binary", CALLER, binary)));
+}
 void CUDARTAPI __cudaRegisterFatBinaryEnd(void**) {}
 void CUDARTAPI __cudaUnregisterFatBinary(void** module)
 {

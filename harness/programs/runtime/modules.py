@@ -67,10 +67,8 @@ class Module:
         return self.symbols
 
 
-def read(wrapper: int, sources: Sequence[str]) -> list[Module]:
-    """Return the modules of a fat binary at this address.
-
-    sources: the program's own files, of which lines are told
+def texts(wrapper: int) -> list[str]:
+    """Return the PTX in a fat binary at this address.
 
     Raises EmulatorError if that is none, or has no PTX that can be read.
     """
@@ -86,7 +84,7 @@ def read(wrapper: int, sources: Sequence[str]) -> list[Module]:
         kind, _, begin, length = struct.unpack_from(_ENTRY, content, place)
         if kind == _PTX:
             raw = content[place + begin : place + begin + length].rstrip(b"\0")
-            found.append(Module(ptx=ordered(raw.decode(errors="replace"), sources)))
+            found.append(raw.decode(errors="replace"))
         place += begin + length
     return found
 
