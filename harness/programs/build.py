@@ -101,7 +101,10 @@ def program(
 
 def _threaded(sources: Sequence[Path]) -> bool:
     """Return whether host code uses OpenMP."""
-    return any("omp.h>" in files.text(path, errors="replace") for path in sources)
+    try:
+        return any("omp.h>" in files.text(path, errors="replace") for path in sources)
+    except OSError:
+        return False  # which nvcc will say
 
 
 def _shortened(log: str, most: int = 40) -> str:
