@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from harness.support import cache, files, tools
 
 _NATIVE = Path(__file__).with_name("native")
 OLDER = _NATIVE / "older"  # headers
+_JUMP = "jmp" if platform.machine() == "x86_64" else "b"  # to a function, as its caller's call
 NAME, MISSING = "libharness_cudart.so", "libharness_missing.so"
 _DEFINED = re.compile(r"^(?:API|NOTHING|MAKES|TO_ARRAY|FROM_ARRAY)\((\w+)|CUDARTAPI (\w+)\(", re.MULTILINE)
 
@@ -188,7 +190,9 @@ def _refusing(names: Iterable[str]) -> str:
     )
     for name in names:
         said = f'harness_refused("{name}", __builtin_return_address(0))'
-        if name.startswith("__cudaRegisterLinked"):  # nvcc's linker would define it
+        if (plain := re.sub(r"_pt[ds][sz]$", "", name)) in _own():  # for the default stream of a thread
+            text += f'asm(".globl {name}\\n.type {name}, @function\\n{name}: {_JUMP} {plain}");\n'
+        elif name.startswith("__cudaRegisterLinked"):  # nvcc's linker would define it
             text += f"void {name}(Rest rest, void* of, void*, void*) {{ harness_linked(rest, of); }}\n"
         elif name.endswith(("String", "Name")):
             text += f'const char* {name}() {{ {said}; return "?"; }}\n'

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.programs import run_program
 from shared.nvcc import kinds, needs_nvcc, ran
 
 pytestmark = [needs_nvcc, pytest.mark.slow]
@@ -150,3 +151,18 @@ def test_host_memory_that_is_not_registered_is_told(tmp_path: Path) -> None:
 def test_what_malloc_gave_in_an_earlier_launch_is_known(tmp_path: Path) -> None:
     run = ran(tmp_path, OLDER, "2")
     assert kinds(run) == {"uninitialised read"}
+
+
+def test_a_default_stream_of_each_thread(tmp_path: Path) -> None:
+    source = tmp_path / "threads.cu"
+    source.write_text(
+        "__global__ void set(int* to) { to[threadIdx.x] = 7; }\n"
+        "int main(int argc, char**)\n{\n    int *d, host[32];\n    cudaMalloc(&d, sizeof host);\n"
+        "    set<<<1, argc > 1 ? 33 : 32>>>(d);\n"
+        "    cudaMemcpyAsync(host, d, sizeof host, cudaMemcpyDeviceToHost, 0);\n"
+        "    cudaStreamSynchronize(0);\n    return host[31] - 7;\n}\n"
+    )
+    flags = ["--default-stream", "per-thread"]
+    run = run_program([source], flags=flags, quiet=True)
+    assert (run.code, run.misuses, run.refusals, kinds(run)) == (0, {}, {}, set())
+    assert kinds(run_program([source], ["more"], flags=flags, quiet=True)) == {"out of bounds"}

@@ -106,6 +106,11 @@ cudaError_t CUDARTAPI __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 bl
 {
     return error("cudaLaunchKernel", launching, kernel, grid, block, given, shared, stream);
 }
+cudaError_t CUDARTAPI __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** given, size_t shared,
+                                              cudaStream_t stream)
+{
+    return __cudaLaunchKernel(kernel, grid, block, given, shared, stream);
+}
 API(cudaLaunchKernel, (const void* kernel, dim3 grid, dim3 block, void** given, size_t shared, cudaStream_t stream),
     kernel, grid, block, given, shared, stream)
 API(cudaLaunchCooperativeKernel,
