@@ -16,6 +16,7 @@ import numpy as np
 
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.findings import Index3
 
 BLOCK, CLUSTER, GRID = 0, 1, 2  # scopes, each of which includes the ones before
 NOTHING = 0  # the node that knows nothing
@@ -125,6 +126,17 @@ class View:
             place = np.minimum(np.searchsorted(ids, threads), len(ids) - 1)
             known = known | ((ids[place] == threads) & (stamps <= upto[place]))
         return known
+
+
+def clusters_of(grid: Index3, size: Index3, units: int) -> Array | None:
+    """Return the number of the cluster of each block, and the same for the other units of its threads.
+
+    None if each block is a cluster of its own.
+    """
+    if max(size) == 1:
+        return None
+    z, y, x = (place // count for place, count in zip(np.indices(grid[::-1]), size[::-1], strict=True))
+    return np.tile(np.unique((z * grid.y + y) * grid.x + x, return_inverse=True)[1].ravel(), units)
 
 
 class Knowledge:

@@ -27,8 +27,16 @@ from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Access, Values, report
-from harness.emulator.watch.findings import Index3, Rewatch
-from harness.emulator.watch.knowledge import BLOCK, CLUSTER, NOTHING, Knowledge, Semantics, semantics
+from harness.emulator.watch.findings import Rewatch
+from harness.emulator.watch.knowledge import (
+    BLOCK,
+    CLUSTER,
+    NOTHING,
+    Knowledge,
+    Semantics,
+    clusters_of,
+    semantics,
+)
 from harness.emulator.watch.order import Order, State
 from harness.emulator.watch.shadow import (
     BLOCK_WRITE,
@@ -49,17 +57,6 @@ T = TypeVar("T")
 UNITS = 3  # a thread, its bulk stores and its bulk loads have clocks of their own
 
 
-def _clusters(grid: Index3, size: Index3, units: int) -> Array | None:
-    """Return the number of the cluster of each block, and the same for the other units of its threads.
-
-    None if each block is a cluster of its own.
-    """
-    if max(size) == 1:
-        return None
-    z, y, x = (place // count for place, count in zip(np.indices(grid[::-1]), size[::-1], strict=True))
-    return np.tile(np.unique((z * grid.y + y) * grid.x + x, return_inverse=True)[1].ravel(), units)
-
-
 class RaceWatch:
     """Watches a launch for races.
 
@@ -72,7 +69,7 @@ class RaceWatch:
         self._launch = launch
         grid = launch.grid
         units = UNITS if launch.asynchronous else 1
-        clusters = _clusters(grid, launch.cluster, units)
+        clusters = clusters_of(grid, launch.cluster, units)
         self.knowledge = Knowledge(grid.x * grid.y * grid.z * units, launch.threads, clusters)
         self.fine = fine
         self.shared = shared and not launch.asynchronous  # `hopper` watches shared memory itself
