@@ -67,6 +67,7 @@ class Emulation:
     relies: it has strong reads of data, so that `fences` may find some that are missing
     late: the stores of which other blocks saw what came after them, and not the stores themselves. That is no
       fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
+    heap: bytes that malloc has given
     stored: the range of addresses that the kernel stored to, of each buffer by its own; only if checked
     blocks: how many ran: fewer than the grid has where a `sample` was asked for
     reached: of each buffer past whose end the kernel went, how far, in bytes from its start
@@ -84,6 +85,7 @@ class Emulation:
     reached: Mapping[str, int] = field(default_factory=dict)
     stored: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     blocks: int = 0
+    heap: int = 0
 
     def __repr__(self) -> str:
         return f"<Emulation: {len(self.findings)} findings, {len(self.notices)} notices>"
@@ -123,6 +125,7 @@ def emulate(
     fences: bool = False,
     sample: int = 0,
     private: Private | None = None,
+    heap: int = 0,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
 
@@ -154,6 +157,7 @@ def emulate(
     fences: look, too, for strong reads that only what is missing would order, see `blocks.delays.unfenced`
     sample: of a larger grid run so many blocks, the first, the last and some between; 0 for all. Kernels
       whose blocks wait for each other, or that have asynchronous units, run whole
+    heap: bytes that malloc has given in earlier launches, of the buffer in `memory` that is called HEAP
     private: makes memory in which `memory` lies already, which is then not copied, see `memory.Arena`
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
@@ -189,7 +193,7 @@ def emulate(
         copies = {h: replace(t, array=t.array.copy()) for h, t in objects.items()}
         buffers, parameters = bind(kernel, arguments, records or {}, memory)
         owned = [*buffers, *(Buffer(array=contents[v.name], name=v.name) for v in module)]
-        owned += own_buffers(kernel)
+        owned += [b for b in own_buffers(kernel) if b.name not in placed]
         arena = Arena(owned, private)
         symbols = {v.name: v.offset for v in kernel.variables.values()} | placed
         symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=False)}
@@ -218,6 +222,7 @@ def emulate(
             cluster=clusters,
             fences=fences,
             sample=sample,
+            heap=heap,
         )
         try:
             launch.run()
@@ -249,6 +254,7 @@ def emulate(
             relies=bool(code.contended and code.relying),
             late=launch.delays.late() if launch.delays is not None else (),
             reached=launch.findings.ends,
+            heap=launch.heap_used,
             stored=launch.stored,
             blocks=launch.blocks or extents[0].x * extents[0].y * extents[0].z,
         )

@@ -87,6 +87,7 @@ class Launch:
         cluster: Index3,
         fences: bool,
         sample: int,
+        heap: int,
     ) -> None:
         self.code, self.entry, self.steps = code, code.entry, code.steps
         entry, self.numbers, self.paces = code.entry, code.numbers, code.paces
@@ -113,7 +114,7 @@ class Launch:
         self.findings = Findings(provisional=check and fine and not (cells or code.asynchronous))
         self.textures = textures  # by handle
         self.printed = io.StringIO()  # by printf
-        self.heap_used = 0  # bytes that malloc has given
+        self.heap_used = heap  # bytes that malloc has given
         self.counter = Counter(entry.instructions, [s.flops for s in code.steps], widths) if count else None
         self.asynchronous, self.grain = code.asynchronous, code.grain
         self.cluster = cluster

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
-from harness.programs.build import NAME
+from harness.programs.build import MISSING, NAME
 from harness.programs.events import Event, Refused
 from harness.programs.places import Place, Places
 from harness.programs.runtime import Runtime
@@ -76,6 +76,8 @@ def _run(asked: dict[str, Any], program: Path, tell: Callable[[Event], None]) ->
 
     held = _CALL(call)
     library.harness_connect(held, asked["how"]["sms"])
+    if (missing := program.with_name(MISSING)).exists():
+        ctypes.CDLL(str(missing), mode=ctypes.RTLD_GLOBAL)
     code = ctypes.CDLL(str(program), mode=ctypes.RTLD_GLOBAL)
     words = [os.fsencode(word) for word in asked["arguments"]]
     given = (ctypes.c_char_p * (len(words) + 1))(*words, None)

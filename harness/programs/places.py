@@ -73,7 +73,7 @@ class Places:
         place = self.of(caller)
         try:
             lines = files.text(Path(place.file), errors="replace").splitlines() if place.line else []
-        except HarnessError:
+        except (HarnessError, OSError):
             return ""
         found = _NAME.search(lines[place.line - 1]) if 0 < place.line <= len(lines) else None
         return found["name"].rstrip("->.") if found else ""

@@ -19,9 +19,9 @@ int alpha_type(int compute) { return compute == 70 || compute == 71 ? F64 : comp
     int name parameters { return blas(__VA_ARGS__); }
 #define FINE(name, ...) \
     int name(__VA_ARGS__) { return 0; }
-#define GEMM(name, T, type) \
-    int name##_v2(void* h, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, int lda, const T* b, \
-                  int ldb, const T* beta, T* c, int ldc) \
+#define GEMM(name, plain, T, type) \
+    int plain(void* h, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, int lda, const T* b, \
+              int ldb, const T* beta, T* c, int ldc) \
     { \
         return blas("cublas gemm", CALLER, ta, tb, m, n, k, alpha, a, type, lda, 0, b, type, ldb, 0, beta, c, type, \
                     ldc, 0, 1, type); \
@@ -72,9 +72,9 @@ int cublasGetVersion_v2(void*, int* to)
 const char* cublasGetStatusString(int status) { return status ? "an error of cuBLAS" : "success"; }
 const char* cublasGetStatusName(int status) { return status ? "CUBLAS_STATUS_INTERNAL_ERROR" : "CUBLAS_STATUS_SUCCESS"; }
 
-GEMM(cublasSgemm, float, F32)
-GEMM(cublasDgemm, double, F64)
-GEMM(cublasHgemm, uint16_t, F16)
+GEMM(cublasSgemm, cublasSgemm_v2, float, F32)
+GEMM(cublasDgemm, cublasDgemm_v2, double, F64)
+GEMM(cublasHgemm, cublasHgemm, uint16_t, F16)
 int cublasGemmEx(void*, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int type_a, int lda,
                  const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute, int)
 {

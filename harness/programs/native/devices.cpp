@@ -27,6 +27,25 @@ NOTHING(cudaSetDeviceFlags, (unsigned))
 NOTHING(cudaDeviceSetLimit, (cudaLimit, size_t))
 NOTHING(cudaDeviceSetCacheConfig, (cudaFuncCache))
 NOTHING(cudaDeviceEnablePeerAccess, (int, unsigned))
+NOTHING(cudaDeviceDisablePeerAccess, (int))
+NOTHING(cudaDeviceSetSharedMemConfig, (cudaSharedMemConfig))
+NOTHING(cudaFuncSetSharedMemConfig, (const void*, cudaSharedMemConfig))
+NOTHING(cudaCtxResetPersistingL2Cache, ())
+cudaError_t CUDARTAPI cudaChooseDevice(int* device, const cudaDeviceProp*)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaGetDeviceFlags(unsigned* flags)
+{
+    *flags = cudaDeviceMapHost;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaDeviceGetPCIBusId(char* to, int size, int)
+{
+    snprintf(to, size, "0000:00:00.0");
+    return cudaSuccess;
+}
 cudaError_t CUDARTAPI cudaDeviceCanAccessPeer(int* can, int, int)
 {
     *can = 0;

@@ -55,6 +55,11 @@ void** CUDARTAPI __cudaRegisterFatBinary(void* binary)
 {
     return reinterpret_cast<void**>(hand("__cudaRegisterFatBinary", CALLER, binary));
 }
+// What is compiled apart: `rest` registers what the file has in the module that all of them are.
+void harness_linked(void (*rest)(void**), const void* binary)
+{
+    rest(reinterpret_cast<void**>(hand("a linked binary", CALLER, binary)));
+}
 void CUDARTAPI __cudaRegisterFatBinaryEnd(void**) {}
 void CUDARTAPI __cudaUnregisterFatBinary(void** module)
 {
@@ -100,6 +105,11 @@ cudaError_t CUDARTAPI __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 bl
                                          cudaStream_t stream)
 {
     return error("cudaLaunchKernel", launching, kernel, grid, block, given, shared, stream);
+}
+cudaError_t CUDARTAPI __cudaLaunchKernel_ptsz(cudaKernel_t kernel, dim3 grid, dim3 block, void** given, size_t shared,
+                                              cudaStream_t stream)
+{
+    return __cudaLaunchKernel(kernel, grid, block, given, shared, stream);
 }
 API(cudaLaunchKernel, (const void* kernel, dim3 grid, dim3 block, void** given, size_t shared, cudaStream_t stream),
     kernel, grid, block, given, shared, stream)

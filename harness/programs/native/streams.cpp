@@ -12,6 +12,18 @@ MAKES(cudaEventCreate, cudaEvent_t, (cudaEvent_t* to))
 MAKES(cudaEventCreateWithFlags, cudaEvent_t, (cudaEvent_t* to, unsigned))
 API(cudaStreamDestroy, (cudaStream_t stream), stream)
 API(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags), stream, event)
+NOTHING(cudaStreamSetAttribute, (cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*))
+NOTHING(cudaStreamCopyAttributes, (cudaStream_t, cudaStream_t))
+cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t, int* to)
+{
+    *to = 0;
+    return cudaSuccess;
+}
+cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t, unsigned* to)
+{
+    *to = cudaStreamNonBlocking;
+    return cudaSuccess;
+}
 API(cudaStreamSynchronize, (cudaStream_t stream), stream)
 API(cudaStreamQuery, (cudaStream_t stream), stream)
 API(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), event, stream)

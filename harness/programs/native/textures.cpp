@@ -23,10 +23,10 @@ char* place(cudaArray_const_t array, const Array& is, size_t x, size_t y, size_t
     return reinterpret_cast<char*>(const_cast<cudaArray_t>(array)) + (z * rows + y) * is.pitch() + x;
 }
 
-// Rows of an array that are given by bytes: the copy goes on in the next row, as cudaMemcpyToArray's does.
 cudaError_t copy(const void* caller, void* to, size_t pitch, const void* from, size_t every, size_t width, size_t height,
-                 cudaMemcpyKind kind, cudaStream_t stream = nullptr)
+                 cudaMemcpyKind kind, cudaStream_t stream = nullptr, bool waits = true)
 {
+    if (waits) return error("cudaMemcpy2D", caller, to, pitch, from, every, width, height, kind);
     return error("cudaMemcpy2DAsync", caller, to, pitch, from, every, width, height, kind, stream);
 }
 
@@ -51,7 +51,7 @@ cudaError_t side(Side& of, cudaArray_const_t array, const cudaPitchedPtr& pointe
     return cudaSuccess;
 }
 
-cudaError_t copy_3d(const cudaMemcpy3DParms* what, cudaStream_t stream, const void* caller)
+cudaError_t copy_3d(const cudaMemcpy3DParms* what, const void* caller, cudaStream_t stream, bool waits)
 {
     Side from, to;
     size_t element = 1;
@@ -61,7 +61,7 @@ cudaError_t copy_3d(const cudaMemcpy3DParms* what, cudaStream_t stream, const vo
         return found;
     for (size_t z = 0; z < what->extent.depth; ++z) {
         auto found = copy(caller, to.start + z * to.rows * to.pitch, to.pitch, from.start + z * from.rows * from.pitch,
-                          from.pitch, what->extent.width * element, what->extent.height, what->kind, stream);
+                          from.pitch, what->extent.width * element, what->extent.height, what->kind, stream, waits);
         if (found != cudaSuccess) return found;
     }
     return cudaSuccess;
@@ -105,27 +105,27 @@ cudaError_t CUDARTAPI cudaGetChannelDesc(cudaChannelFormatDesc* format, cudaArra
 
 // -- copies
 
-#define TO_ARRAY(name, more, stream) \
+#define TO_ARRAY(name, more, stream, waits) \
     cudaError_t CUDARTAPI name(cudaArray_t to, size_t x, size_t y, const void* from, size_t every, size_t width, \
                                size_t height, cudaMemcpyKind kind more) \
     { \
         Array is; \
         if (auto found = look_up(is, to, CALLER); found != cudaSuccess) return found; \
-        return copy(CALLER, place(to, is, x, y), is.pitch(), from, every, width, height, kind, stream); \
+        return copy(CALLER, place(to, is, x, y), is.pitch(), from, every, width, height, kind, stream, waits); \
     }
-#define FROM_ARRAY(name, more, stream) \
+#define FROM_ARRAY(name, more, stream, waits) \
     cudaError_t CUDARTAPI name(void* to, size_t pitch, cudaArray_const_t from, size_t x, size_t y, size_t width, \
                                size_t height, cudaMemcpyKind kind more) \
     { \
         Array is; \
         if (auto found = look_up(is, from, CALLER); found != cudaSuccess) return found; \
-        return copy(CALLER, to, pitch, place(from, is, x, y), is.pitch(), width, height, kind, stream); \
+        return copy(CALLER, to, pitch, place(from, is, x, y), is.pitch(), width, height, kind, stream, waits); \
     }
 #define COMMA ,
-TO_ARRAY(cudaMemcpy2DToArray, , nullptr)
-TO_ARRAY(cudaMemcpy2DToArrayAsync, COMMA cudaStream_t stream, stream)
-FROM_ARRAY(cudaMemcpy2DFromArray, , nullptr)
-FROM_ARRAY(cudaMemcpy2DFromArrayAsync, COMMA cudaStream_t stream, stream)
+TO_ARRAY(cudaMemcpy2DToArray, , nullptr, true)
+TO_ARRAY(cudaMemcpy2DToArrayAsync, COMMA cudaStream_t stream, stream, false)
+FROM_ARRAY(cudaMemcpy2DFromArray, , nullptr, true)
+FROM_ARRAY(cudaMemcpy2DFromArrayAsync, COMMA cudaStream_t stream, stream, false)
 cudaError_t CUDARTAPI cudaMemcpyToArray(cudaArray_t to, size_t x, size_t y, const void* from, size_t count,
                                         cudaMemcpyKind kind)
 {
@@ -149,10 +149,10 @@ cudaError_t CUDARTAPI cudaMemcpy2DArrayToArray(cudaArray_t to, size_t x, size_t 
     return copy(CALLER, place(to, one, x, y), one.pitch(), place(from, other, x0, y0), other.pitch(), width, height,
                 kind);
 }
-cudaError_t CUDARTAPI cudaMemcpy3D(const cudaMemcpy3DParms* what) { return copy_3d(what, nullptr, CALLER); }
+cudaError_t CUDARTAPI cudaMemcpy3D(const cudaMemcpy3DParms* what) { return copy_3d(what, CALLER, nullptr, true); }
 cudaError_t CUDARTAPI cudaMemcpy3DAsync(const cudaMemcpy3DParms* what, cudaStream_t stream)
 {
-    return copy_3d(what, stream, CALLER);
+    return copy_3d(what, CALLER, stream, false);
 }
 
 // -- objects

@@ -24,7 +24,7 @@ from harness.programs.runtime.host import (
     Misuse,
 )
 from harness.programs.runtime.memory import DeviceMemory
-from harness.programs.runtime.modules import Module, grain, samples
+from harness.programs.runtime.modules import Module, allocates, grain, samples
 from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
 from harness.programs.runtime.unwaited import Guard
@@ -83,6 +83,7 @@ class Launches:
         self._how, self._memory, self._registered = how, memory, registered
         self._textures, self._waiting, self._guard = textures, waiting, guard
         self._places, self._tell, self._write = places, tell, write
+        self._heap = 0  # bytes that kernels' malloc has given
         self._dynamic: dict[int, int] = {}  # bytes of dynamic shared memory that a kernel may have
 
     def cudaLaunchKernel(
@@ -169,6 +170,8 @@ class Launches:
         place = self._places.of(asked.caller)
         launched = Launched(kernel=asked.kernel, grid=asked.grid, block=asked.block, place=place)
         self._memory.name(self._places)
+        if allocates(asked.module, asked.kernel):
+            self._memory.heap()
         buffers = self._memory.buffers(grain(asked.module, asked.kernel), asked.module.symbols)
         begun = time.monotonic()
         try:
@@ -184,6 +187,7 @@ class Launches:
             return NOT_SUPPORTED if refused else LAUNCH_FAILURE
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
+        self._heap = run.heap
         for start, end in run.stored.values():
             self._guard.wrote(start, end, asked.kernel)
         self._write(run.output.encode())
@@ -209,6 +213,7 @@ class Launches:
             until=self._how.until,
             sample=self._how.sample,
             private=self._memory.private,
+            heap=self._heap,
         )
 
     @staticmethod

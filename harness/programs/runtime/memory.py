@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.emulator.memory import GAP, GLOBAL_BASE, Buffer
+from harness.emulator.memory import GAP, GLOBAL_BASE, HEAP, HEAP_BYTES, Buffer
 from harness.errors import EmulatorError
 from harness.programs.places import Places
 
@@ -128,6 +128,11 @@ class DeviceMemory:
             if first <= address < first + one.size:
                 return one.start + address - first
         return 0
+
+    def heap(self) -> None:
+        """Have the memory that kernels' malloc takes from, which stays from launch to launch."""
+        if not any(one.name == HEAP for one in self._allocations):
+            self.allocate(HEAP_BYTES, DEVICE, HEAP)
 
     def free(self, start: int) -> Allocation | None:
         """Take an allocation back; None if none begins there. Its addresses are not used again."""

@@ -67,10 +67,8 @@ class Module:
         return self.symbols
 
 
-def read(wrapper: int, sources: Sequence[str]) -> list[Module]:
-    """Return the modules of a fat binary at this address.
-
-    sources: the program's own files, of which lines are told
+def texts(wrapper: int) -> list[str]:
+    """Return the PTX in a fat binary at this address.
 
     Raises EmulatorError if that is none, or has no PTX that can be read.
     """
@@ -86,7 +84,7 @@ def read(wrapper: int, sources: Sequence[str]) -> list[Module]:
         kind, _, begin, length = struct.unpack_from(_ENTRY, content, place)
         if kind == _PTX:
             raw = content[place + begin : place + begin + length].rstrip(b"\0")
-            found.append(Module(ptx=ordered(raw.decode(errors="replace"), sources)))
+            found.append(raw.decode(errors="replace"))
         place += begin + length
     return found
 
@@ -106,6 +104,13 @@ def grain(module: Module, name: str) -> int:
             bits = re.search(r"\d+", ins.opcode[-1])
             least = min(least, int(bits[0]) // 8) if bits and int(bits[0]) in (8, 16) else least
     return least
+
+
+@functools.cache
+def allocates(module: Module, name: str) -> bool:
+    """Return whether a kernel calls malloc, as ``new`` does."""
+    found = executable(module.ptx, name).entry.instructions
+    return any(ins.opcode[0] == "call" and "malloc" in ins.operands for ins in found)
 
 
 @functools.cache

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from harness.errors import EmulatorError
 from harness.programs.runtime import host
 from harness.programs.runtime.host import INVALID_FUNCTION, INVALID_SYMBOL, Misuse
+from harness.programs.runtime.linking import join
 from harness.programs.runtime.memory import DeviceMemory
-from harness.programs.runtime.modules import Module, read
+from harness.programs.runtime.modules import Module, ordered, texts
+
+_LINKED = 1  # the handle of what is compiled apart
 
 
 class Registered:
@@ -21,7 +24,8 @@ class Registered:
 
     def __init__(self, memory: DeviceMemory, sources: Sequence[str]) -> None:
         self._memory, self._sources = memory, sources
-        self._handles = itertools.count(1)
+        self._handles = itertools.count(_LINKED + 1)
+        self._apart: list[str] = []
         self._modules: dict[int, list[Module]] = {}
         self._kernels: dict[int, tuple[int, str]] = {}
         self._variables: dict[int, tuple[int, str]] = {}
@@ -29,8 +33,14 @@ class Registered:
 
     def cudaRegisterFatBinary(self, _: int, binary: int) -> int:
         handle = next(self._handles)
-        self._modules[handle] = read(binary, self._sources)
+        self._modules[handle] = [Module(ptx=ordered(text, self._sources)) for text in texts(binary)]
         return handle
+
+    def a_linked_binary(self, caller: int, binary: int) -> int:
+        """Join what is compiled apart to one module; return its handle."""
+        self._apart += texts(binary)
+        self._modules[_LINKED] = [Module(ptx=ordered(join(self._apart), self._sources))]
+        return _LINKED
 
     def cudaUnregisterFatBinary(self, _: int, module: int) -> None:
         """Keep the module: destructors may launch."""

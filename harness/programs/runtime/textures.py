@@ -1,4 +1,4 @@
-"""Arrays, textures and surfaces of a program, as the emulator samples them."""
+"""Arrays, textures, surfaces and tensor maps of a program, as the emulator reads them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator import Texture
+from harness.emulator.hopper.tma.tensormap import BYTES, SIZES, Map
+from harness.errors import EmulatorError
 from harness.programs.runtime import host
 from harness.programs.runtime.host import ALLOCATION, INVALID_VALUE, Misuse
 from harness.programs.runtime.memory import ARRAY, DeviceMemory
@@ -18,6 +20,7 @@ from harness.programs.runtime.memory import ARRAY, DeviceMemory
 _LAYERED, _CUBE = 1, 4  # cudaArrayLayered, cudaArrayCubemap
 _KINDS = "iuf"  # cudaChannelFormatKind: signed, unsigned, float
 _MODES = ("wrap", "clamp", "mirror", "border")  # cudaTextureAddressMode
+_SWIZZLES = (0, 32, 64, 128)  # CUtensorMapSwizzle
 _HANDLES = 6 << 32
 
 
@@ -159,6 +162,36 @@ class Textures:
         self._objects.pop(handle, None)
 
     cudaDestroySurfaceObject = cudaDestroyTextureObject
+
+    def cuTensorMapEncodeTiled(
+        self,
+        caller: int,
+        to: int,
+        type_: int,
+        rank: int,
+        address: int,
+        extents: int,
+        strides: int,
+        box: int,
+        steps: int,
+        swizzle: int,
+        fill: int,
+    ) -> None:
+        if type_ >= len(SIZES) or swizzle >= len(_SWIZZLES) or not 1 <= rank <= 5:
+            raise EmulatorError(f"a tensor map of type {type_} and rank {rank} with swizzle {swizzle}")
+        one = Map(
+            address=address,
+            element=list(SIZES)[type_],
+            extents=tuple((ctypes.c_uint64 * rank).from_address(extents)),
+            strides=tuple((ctypes.c_uint64 * (rank - 1)).from_address(strides)) if rank > 1 else (),
+            box=tuple((ctypes.c_uint32 * rank).from_address(box)),
+            steps=tuple((ctypes.c_uint32 * rank).from_address(steps)),
+            swizzle=_SWIZZLES[swizzle],
+            nan=bool(fill),
+        )
+        if what := one.fault():
+            raise Misuse(INVALID_VALUE, what)
+        ctypes.memmove(to, one.encode(), BYTES)
 
     def _create(self, to: int, made: Callable[[], Texture]) -> None:
         handle = next(self._handles)

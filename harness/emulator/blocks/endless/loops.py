@@ -115,6 +115,7 @@ class Loops:
 
         Raises EmulatorError for a loop that does not end, or not within the budget, or the time.
         """
+        self._batch.launch.timely()
         livelocks = self._batch.launch.livelocks
         if livelocks.took(runner, pc):
             return True
@@ -131,7 +132,6 @@ class Loops:
             if self._outer is not None or time.thread_time() - self._start < _LATE:
                 return False
             self._wake = self._batch.steps_left
-        self._batch.launch.timely()
         used = self._batch.launch.budget - self._batch.steps_left
         edge = Edge(self._batch.launch.entry.instructions[pc].targets[0], pc, runner.group.row)
         if not self._following:
