@@ -245,7 +245,7 @@ def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
             (tmp_path / block.name).write_text(block.text)
         elif block.language == "console":
             for command, output in sessions(block.text):
-                done = harness(tmp_path, *command.split()[1:])
+                done = harness(tmp_path, *command.split()[1:], columns="80")
                 assert wanted(output).match(done.stdout), done.stdout
         elif block.language == "python":
             here = Path.cwd()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,9 @@ def kinds(run: Run) -> set[str]:
     return {f.kind for one in run.kernels.values() for f, *_ in one.findings.values() if not f.benign}
 
 
-def harness(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def harness(folder: Path, *words: str, columns: str = "200") -> subprocess.CompletedProcess[str]:
     """Run the command line in `folder`: what a program prints is printed by its own process."""
-    command = [sys.executable, "-m", "harness", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    command, env = [sys.executable, "-m", "harness", *words], os.environ | {"COLUMNS": columns}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False, env=env
+    )
