@@ -112,3 +112,44 @@ def test_a_fault_of_a_node_is_told_with_the_line_of_its_launch(tmp_path: Path) -
 def test_graphs_and_streams_that_are_not_there_are_told(tmp_path: Path, fault: str, said: str) -> None:
     run = ran(tmp_path, GRAPHS, fault)
     assert any(said in event.what for event in run.misuses), run.misuses
+
+
+MEMORY = """
+#include <cstdlib>
+#include <cuda_runtime.h>
+
+__global__ void fill(int* x, int n) { if (threadIdx.x < n) x[threadIdx.x] = threadIdx.x; }
+
+int main(int, char** argv)
+{
+    int *x, *other, host[64], wrong = 0;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t ready;
+    cudaStreamCreate(&stream);
+    cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal);
+    cudaMallocAsync(&x, 256, stream);
+    fill<<<1, 128, 0, stream>>>(x, 64);
+    cudaStreamEndCapture(stream, &graph);
+    cudaGraphInstantiate(&ready, graph, 0);
+    for (int i = 0; i < 2; ++i) {
+        cudaGraphLaunch(ready, stream);  // allocates, at the same place each time
+        cudaMemcpyAsync(host, x, 256, cudaMemcpyDeviceToHost, stream);
+        cudaFreeAsync(x, stream);  // what is allocated by a graph may be freed by the stream
+        cudaStreamSynchronize(stream);
+        wrong += host[63] != 63;
+    }
+    cudaMallocAsync(&other, 256, stream);
+    cudaFreeAsync(other, stream);
+    fill<<<1, 128, 0, stream>>>(atoi(argv[1]) ? other : x, 64);
+    return wrong;
+}
+"""
+
+
+@pytest.mark.parametrize("fault", range(2))
+def test_memory_of_a_graph_is_there_at_each_launch(fault: int, tmp_path: Path) -> None:
+    """Other memory of a stream is gone once it is freed."""
+    run = ran(tmp_path, MEMORY, str(fault))
+    assert (run.code, run.misuses, run.refusals) == (0, {}, {})
+    assert kinds(run) == ({"out of bounds"} if fault else set())

@@ -146,7 +146,7 @@ API(cudaGraphAddChildGraphNode, (Node* to, cudaGraph_t graph, const Node* after,
 cudaError_t CUDARTAPI cudaGraphAddMemAllocNode(Node* to, cudaGraph_t graph, const Node* after, size_t count,
                                                cudaMemAllocNodeParams* of)
 {
-    auto found = error("cudaMalloc", CALLER, &of->dptr, of->bytesize);
+    auto found = error("memory of a graph", CALLER, &of->dptr, of->bytesize);
     return found != cudaSuccess ? found : error("cudaGraphAddEmptyNode", CALLER, to, graph, after, count);
 }
 cudaError_t CUDARTAPI cudaGraphAddMemFreeNode(Node* to, cudaGraph_t graph, const Node* after, size_t count, void*)

@@ -31,6 +31,12 @@ class Copies:
     def cudaMallocAsync(self, caller: int, to: int, size: int, _: int) -> None:
         self._allocate(caller, to, size, DEVICE)
 
+    def memory_of_a_graph(self, caller: int, to: int, size: int) -> None:
+        """Allocate what a graph allocates whenever it is launched, once for all of its launches."""
+        self._allocate(caller, to, size, DEVICE)
+        if (found := self._memory.at(host.pointer(to))) is not None:
+            found.lasting = True
+
     def cudaMallocManaged(self, caller: int, to: int, size: int, _: int) -> None:
         self._allocate(caller, to, size, MANAGED)
 

@@ -38,6 +38,7 @@ class Allocation:
     name: its name in findings
     written: a 1 for each byte that something wrote; None where all of them count as written
     caller: where host code asked for it
+    lasting: it belongs to a graph, which allocates it anew at the same place: to free it changes nothing
     """
 
     start: int
@@ -47,6 +48,7 @@ class Allocation:
     written: NDArray[np.uint8] | None
     caller: int = 0
     freed: bool = False
+    lasting: bool = False
 
     @property
     def label(self) -> str:
@@ -139,6 +141,8 @@ class DeviceMemory:
         found = self.at(start)
         if found is None or found.start != start:
             return None
+        if found.lasting:
+            return found
         place = self._starts.index(start)
         del self._starts[place], self._allocations[place]
         room = -(-found.size // GAP) * GAP or GAP
