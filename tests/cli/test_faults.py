@@ -48,7 +48,11 @@ COMMANDS = {
 }
 ON_GPU = {"bench", "tune", "replay"}  # a fake one
 WARM = {"tune", "replay"}  # find in the cache what bench compiles beside its kernel: to keep that is bench's
-LEFT_OUT = {"selftest": "takes minutes, and writes as bench does", "worker": "writes nothing"}
+LEFT_OUT = {
+    "selftest": "takes minutes, and writes as bench does",
+    "worker": "writes nothing",
+    "run": "compilers and the program would have the faults, too",
+}
 TABLED = {
     "sass",
     "check",

@@ -211,9 +211,7 @@ def guesses_of(rows: Sequence[Measurement]) -> list[str]:
         kernels = [row.built.variant.kernel for row in rows if row.built is not None]
         programs = dict.fromkeys(k.path.name for k in kernels if k.plain and _MAIN.search(k.source))
         if programs:
-            found[-1] += (
-                f". {next(iter(programs))} is a program: `harness run` takes sizes and contents from it"
-            )
+            found[-1] += f". {next(iter(programs))} is a program: `harness run` runs it with its own sizes"
         if folders := dict.fromkeys(folder for k in kernels if k.plain for folder in k.include):
             found[-1] += f". Headers are from {', '.join(map(os.path.relpath, folders))}"
     return found
