@@ -72,6 +72,7 @@ def program(
         *(found.nvcc, "-ccbin", found.host, "-arch=compute_90a", "-code=compute_90a"),
         *("-std=c++17", "-O2", "-lineinfo", "-no-compress", "-cudart", "none", "-shared"),
         *("--expt-relaxed-constexpr", "--extended-lambda"),
+        "-allow-unsupported-compiler",  # a newer one mostly works, and says itself where it does not
         *("-Xlinker", "-Bsymbolic"),  # a variable y1 of the program's is not the function of libm
         *("-Xcompiler", "-fPIC,-g1,-fno-optimize-sibling-calls"),
         *(("-Xcompiler", "-fopenmp") if _threaded(sources) else ()),

@@ -120,7 +120,7 @@ def check(folder: Path, source: str, *arguments: str) -> tuple[int, str]:
         (STAGED, "-a in=256000 -a out=256000", "b < batches", "b <= batches"),
         (PITCHED, "-a x=64576 -a y=4096", "r < rows", "r <= rows"),
         (PITCHED, "-a x=64576 -a y=4096", "  if (c < cols)\n    for", "  if (c <= cols)\n    for"),
-        (SQUARE, "-a field=10000", "y < SIDE", "y <= SIDE"),
+        pytest.param(SQUARE, "-a field=10000", "y < SIDE", "y <= SIDE", marks=pytest.mark.slow),
         (POINTS, "-a xyz=3000", "points[3 * at + 2]", "points[3 * at + 3]"),
     ],
     ids=["planes", "guard", "rows", "norm", "sum", "blocks", "pitch", "columns", "square", "points"],

@@ -41,6 +41,7 @@ def forest_of(arrays: dict[str, Any]) -> Forest:
     return corrections.unpacked({f"x {name}": array for name, array in arrays.items()}, "x")
 
 
+@pytest.mark.slow
 def test_errors_that_depend_on_a_feature_are_learnt_and_no_others() -> None:
     sample = made()
     forest = forest_of(fit_corrections.grown(sample, 20, 10))
@@ -65,6 +66,7 @@ def test_what_is_stored_is_what_lightgbm_predicts() -> None:
     assert np.abs(forest.predict(sample.rows) - predicted).max() < 2e-3
 
 
+@pytest.mark.slow
 def test_earlier_times_teach_the_shape_and_not_the_time() -> None:
     """Kernels took 1.3 times as long before, and of today there are no draws where they are 1.5 times off."""
     before, fresh = made(1), made(3)
