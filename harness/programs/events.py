@@ -38,27 +38,23 @@ class Launched:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Misused:
+class _Said:
+    """Something that host code does, and where."""
+
+    what: str
+    place: Place
+
+
+class Misused(_Said):
     """A call that a GPU's runtime refuses, too."""
 
-    what: str
-    place: Place
+
+class Unwaited(_Said):
+    """A use of memory that the device may still be using."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unwaited:
-    """A use of memory that the device may still be writing."""
-
-    what: str
-    place: Place
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refused:
+class Refused(_Said):
     """A call that only the emulator refuses."""
-
-    what: str
-    place: Place
 
 
 @dataclass(frozen=True, kw_only=True)
