@@ -24,7 +24,7 @@ _DEFINED = re.compile(r"^(?:API|NOTHING|MAKES|TO_ARRAY|FROM_ARRAY)\((\w+)|CUDART
 
 @dataclass(frozen=True, kw_only=True)
 class Compilers:
-    """What builds a program.
+    """The tools that build a program.
 
     include: the folder with CUDA's headers
     library: the CUDA runtime of NVIDIA, of which the functions are known

@@ -1,15 +1,16 @@
-"""What a program did, kernel by kernel."""
+"""Collects what a program did, kernel by kernel, and says what is wrong."""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from harness.emulator import Counts, Finding
 from harness.emulator.watch.counts import total
-from harness.programs.events import Event, Launched, Misused, Refused, Stopped, Unwaited
+from harness.programs.events import Event, Launched, Misused, Refused, Said, Stopped, Unwaited
 from harness.sass.binary import demangled
 
 FAILED, REFUSED = "FAILED", "refused"
@@ -17,7 +18,7 @@ FAILED, REFUSED = "FAILED", "refused"
 
 @dataclass(kw_only=True)
 class KernelRuns:
-    """What the launches of one kernel had in common.
+    """All launches of one kernel.
 
     kernel: its PTX name
     findings: each with the first launch that had it, counted from 1, among them notices
@@ -96,7 +97,7 @@ class KernelRuns:
 
 @dataclass(kw_only=True)
 class Run:
-    """What a program did.
+    """One run of a program.
 
     kernels: in the order of their first launches
     misuses, refusals: calls of the runtime that a GPU's would refuse, and those that only the emulator does
@@ -107,9 +108,9 @@ class Run:
     """
 
     kernels: dict[str, KernelRuns] = field(default_factory=dict)
-    misuses: dict[Misused, int] = field(default_factory=dict)
-    unwaited: dict[Unwaited, int] = field(default_factory=dict)
-    refusals: dict[Refused, int] = field(default_factory=dict)
+    misuses: Counter[Said] = field(default_factory=Counter)
+    unwaited: Counter[Said] = field(default_factory=Counter)
+    refusals: Counter[Said] = field(default_factory=Counter)
     stopped: Stopped | None = None
     code: int = 0
     timed_out: bool = False
@@ -119,19 +120,18 @@ class Run:
         if isinstance(event, Launched):
             self.kernels.setdefault(event.kernel, KernelRuns(kernel=event.kernel)).add(event)
         elif isinstance(event, Misused):
-            self.misuses[event] = self.misuses.get(event, 0) + 1
+            self.misuses[event] += 1
         elif isinstance(event, Unwaited):
-            self.unwaited[event] = self.unwaited.get(event, 0) + 1
+            self.unwaited[event] += 1
         elif isinstance(event, Refused):
-            self.refusals[event] = self.refusals.get(event, 0) + 1
+            self.refusals[event] += 1
         else:
             self.stopped = event
 
     @functools.cached_property
     def names(self) -> dict[str, str]:
         """Return what kernels are called, ``add<float>``, by their PTX names; refused ones, too."""
-        texts = " ".join([*(event.what for event in self.misuses), *(event.what for event in self.unwaited)])
-        told = re.findall(r"\b_Z\w+", texts)
+        told = re.findall(r"\b_Z\w+", " ".join(event.what for event in (*self.misuses, *self.unwaited)))
         return {ptx: short(name) for ptx, name in demangled([*self.kernels, *told]).items()}
 
     @property
@@ -180,5 +180,5 @@ def short(name: str) -> str:
     return text
 
 
-def _call(event: Misused | Unwaited | Refused, times: int) -> dict[str, Any]:
+def _call(event: Said, times: int) -> dict[str, Any]:
     return {"what": event.what, "file": event.place.file, "line": event.place.line, "times": times}

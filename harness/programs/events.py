@@ -1,8 +1,8 @@
-"""What happens while a program runs, as the process that it runs in tells it."""
+"""Events of a program that runs, as its process tells them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from harness.emulator import Counts, Finding
 from harness.programs.places import Place
@@ -28,32 +28,24 @@ class Launched:
     error: str = ""
     refused: bool = False
 
-    def counted(self, counts: Counts, seconds: float, blocks: int) -> Launched:
-        """Return it as one that ended, and of which `blocks` ran."""
-        return replace(self, counts=counts, seconds=seconds, blocks=blocks)
-
-    def ended(self, error: str, *, refused: bool) -> Launched:
-        """Return it as one that was given up."""
-        return replace(self, error=error, refused=refused)
-
 
 @dataclass(frozen=True, kw_only=True)
-class _Said:
+class Said:
     """Something that host code does, and where."""
 
     what: str
     place: Place
 
 
-class Misused(_Said):
+class Misused(Said):
     """A call that a GPU's runtime refuses, too."""
 
 
-class Unwaited(_Said):
+class Unwaited(Said):
     """A use of memory that the device may still be using."""
 
 
-class Refused(_Said):
+class Refused(Said):
     """A call that only the emulator refuses."""
 
 

@@ -1,4 +1,4 @@
-"""Where in its sources a program calls the runtime, and what it calls the memory that it allocates there."""
+"""Places in a program's sources: its calls of the runtime, and what it calls what it allocates there."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Places:
     def learn(self, callers: Iterable[int]) -> None:
         """Look up addresses together, which takes no longer than one of them."""
         new = sorted({c for c in callers if c and c not in self._known})
+        tool = shutil.which("addr2line") if new else None
         self._known |= dict.fromkeys(new, Place())
-        tool = shutil.which("addr2line")
-        if not new or tool is None:
+        if tool is None:
             return
         base = self._base()
         offsets = [hex(caller - base - 1) for caller in new if caller > base > 0]

@@ -17,8 +17,7 @@ OTHERS = ("h100",)  # of which some have records, too
 
 def load(name: str, folder: str = GPU) -> dict[str, Any]:
     """Return the record of this name, as ``bench/ladder``, with its path as ``path``."""
-    plain = RECORDS / folder / f"{name}.json"
-    return read(plain if plain.exists() else plain.with_suffix(".json.xz"))
+    return read(*files(f"{name}.json", folder))
 
 
 def files(pattern: str, folder: str = GPU) -> list[Path]:

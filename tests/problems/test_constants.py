@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.checking import check, check_clean, check_fault
-from shared.sweeps import sweep
+from shared.checking import check, of_programs, programs
 
-DATA = Path(__file__).parents[1] / "data"
-PROGRAMS = {path.stem: path for part in ("constants", "constant_maps") for path in (DATA / part).glob("*.cu")}
+PROGRAMS = programs("constants", "constant_maps")
 SAID = {  # of sizes and blocks
     "aes": "-a blocks=1000 -a rounds=10",
     "copy": "-a source_map=4096 -a target_map=4096 -a columns=80",
@@ -101,22 +99,9 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def program(name: str) -> str:
-    return PROGRAMS[name].read_text(encoding="utf-8")
-
-
-def test_all_are_tried() -> None:
-    assert PROGRAMS.keys() == SAID.keys()
-
-
-@pytest.mark.parametrize("name", sweep(sorted(SAID), lambda name: name in QUICK))
-def test_a_right_program_is_clean(name: str, tmp_path: Path) -> None:
-    check_clean(tmp_path, program(name), SAID[name])
-
-
-@pytest.mark.parametrize(("name", "old", "new"), sweep(FAULTS, lambda name, *_: name in QUICK))
-def test_a_planted_fault_is_found(name: str, old: str, new: str, tmp_path: Path) -> None:
-    check_fault(tmp_path, program(name), old, new)
+test_all_are_tried, test_a_right_program_is_clean, test_a_planted_fault_is_found = of_programs(
+    PROGRAMS, SAID, FAULTS, QUICK
+)
 
 
 RAYS = """__constant__ float matrix[4];

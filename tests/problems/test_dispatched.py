@@ -9,10 +9,10 @@ import pytest
 from harness.kernels import catalog, text
 from harness.kernels.cpp import calls
 from harness.kernels.cpp.source import macros
-from shared.checking import check, check_clean, check_fault
-from shared.sweeps import sweep
+from shared.checking import check, of_programs, programs
+from shared.places import DATA
 
-PROGRAMS = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "dispatched").glob("*.cu")}
+PROGRAMS = programs("dispatched")
 ENTRIES = {
     "callif": ["scale<128, 2>", "scale<64, 4>"],
     "switch": [f"norms<float, {width}, {square}>" for width in (32, 64) for square in (1, 0)],
@@ -40,31 +40,22 @@ FAULTS = [
 ]
 
 
-def program(name: str) -> str:
-    return PROGRAMS[name].read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_each_instance_is_a_kernel(name: str) -> None:
     """Take the first call with the threads of a warp, where several lead to a launch."""
-    assert [kernel.entry for kernel in catalog.load_each(PROGRAMS[name])] == ENTRIES[name]
+    assert [kernel.entry for kernel in catalog.load_each(DATA / "dispatched" / f"{name}.cu")] == ENTRIES[name]
 
 
-@pytest.mark.parametrize("name", sweep(sorted(LAUNCHED), lambda name: name in QUICK))
-def test_a_right_program_is_clean(name: str, tmp_path: Path) -> None:
-    check_clean(tmp_path, program(name), LAUNCHED[name])
-
-
-@pytest.mark.parametrize(("name", "old", "new"), sweep(FAULTS, lambda name, *_: name in QUICK))
-def test_a_planted_fault_is_found(name: str, old: str, new: str, tmp_path: Path) -> None:
-    check_fault(tmp_path, program(name), old, new)
+test_all_are_tried, test_a_right_program_is_clean, test_a_planted_fault_is_found = of_programs(
+    PROGRAMS, LAUNCHED, FAULTS, QUICK
+)
 
 
 def test_macros_that_launch_stand_for_their_text_and_lines_stay() -> None:
     for name in ("callif", "switch"):
-        made = calls.seen(program(name), ()).texts[0]
-        assert made.count("\n") == program(name).count("\n")
-    assert "CALL_IF(128" not in calls.seen(program("callif"), ()).texts[0]
+        made = calls.seen(PROGRAMS[name], ()).texts[0]
+        assert made.count("\n") == PROGRAMS[name].count("\n")
+    assert "CALL_IF(128" not in calls.seen(PROGRAMS["callif"], ()).texts[0]
     assert text.blank(made).count("norms<float, WIDTH, SQUARE><<<rows, WIDTH>>>(x, y, rows);") == 4
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from harness.kernels import catalog
 from harness.kernels.cpp.source.anew import lambdas
-from shared.checking import check, check_clean, check_fault
-from shared.sweeps import sweep
+from shared.checking import check, of_programs, programs
 
-DATA = Path(__file__).parents[1] / "data"
-PROGRAMS = {path.stem: path for part in ("functors", "launches") for path in (DATA / part).glob("*.cu")}
+PROGRAMS = programs("functors", "launches")
 SAID = {  # of sizes, blocks and shared memory
     "cooperative": "--block 128,1,1 -a x=1000",
     "dependent": "--grid 64,1,1 --block 128,1,1",
@@ -70,27 +66,14 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def program(name: str) -> str:
-    return PROGRAMS[name].read_text(encoding="utf-8")
-
-
-def test_all_are_tried() -> None:
-    assert PROGRAMS.keys() == SAID.keys()
-
-
-@pytest.mark.parametrize("name", sweep(sorted(SAID), lambda name: name in QUICK))
-def test_a_right_program_is_clean(name: str, tmp_path: Path) -> None:
-    check_clean(tmp_path, program(name), SAID[name])
-
-
-@pytest.mark.parametrize(("name", "old", "new"), sweep(FAULTS, lambda name, *_: name in QUICK))
-def test_a_planted_fault_is_found(name: str, old: str, new: str, tmp_path: Path) -> None:
-    check_fault(tmp_path, program(name), old, new)
+test_all_are_tried, test_a_right_program_is_clean, test_a_planted_fault_is_found = of_programs(
+    PROGRAMS, SAID, FAULTS, QUICK
+)
 
 
 def test_a_lambda_is_a_class_in_its_own_lines(tmp_path: Path) -> None:
     """Find members for what it captures, and a finding in the line in which its text stands."""
-    source = program("for_each")
+    source = PROGRAMS["for_each"]
     (one,) = lambdas.of(source)
     assert one.captured == ("y", "a", "x") and "float* y; float a; const float* x;" in one.written
     assert one.written.startswith(f"#line {source[: one.begin].count(chr(10)) + 1}\n")
@@ -100,7 +83,7 @@ def test_a_lambda_is_a_class_in_its_own_lines(tmp_path: Path) -> None:
 
 
 def test_captures_of_unknown_types_leave_a_lambda_as_it_is() -> None:
-    source = program("for_each")
+    source = PROGRAMS["for_each"]
     for old, new in (("float a,", "auto a,"), ("[=]", "[y, x, a = half(a)]"), ("__device__", "")):
         changed = source.replace(old, new, 1) if old != "__device__" else source.replace(f"{old}(", "(")
         assert not lambdas.of(changed) or "= half" in new, new
@@ -125,11 +108,11 @@ def test_templates_and_locals_have_the_types_that_they_stand_for() -> None:
 
 
 def test_shared_memory_is_that_of_the_host_unless_sizes_are_given(tmp_path: Path) -> None:
-    assert "--shared 528" in check(tmp_path, program("tiled"))[1]
-    code, said = check(tmp_path, program("tiled"), "-a", "radius=9")
+    assert "--shared 528" in check(tmp_path, PROGRAMS["tiled"])[1]
+    code, said = check(tmp_path, PROGRAMS["tiled"], "-a", "radius=9")
     assert code == 0 and "--shared 49152" in said
 
 
 def test_kernels_without_lambdas_keep_their_text(tmp_path: Path) -> None:
-    (path := tmp_path / "k.cu").write_text(program("pointers"))
-    assert {kernel.source for kernel in catalog.load_each(path)} == {program("pointers")}
+    (path := tmp_path / "k.cu").write_text(PROGRAMS["pointers"])
+    assert {kernel.source for kernel in catalog.load_each(path)} == {PROGRAMS["pointers"]}

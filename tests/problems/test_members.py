@@ -12,10 +12,9 @@ from harness.kernels.cpp import calls
 from harness.kernels.cpp.source import strided
 from harness.problems.protocol import Struct
 from harness.problems.registry import resolve
-from shared.checking import check, check_clean, check_fault
-from shared.sweeps import sweep
+from shared.checking import check, of_programs, programs
 
-PROGRAMS = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "members").glob("*.cu")}
+PROGRAMS = programs("members")
 SAID = {
     "attend": "-a p_q_batch_stride=4096 -a p_q_head_stride=256 -a p_q_row_stride=16 -a p_k_batch_stride=4096",
     "causal": "-a rows_q_stride_batch=4096 -a rows_q_stride_head=256 -a rows_q_stride_row=16",
@@ -46,22 +45,9 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def program(name: str) -> str:
-    return PROGRAMS[name].read_text(encoding="utf-8")
-
-
-def test_all_are_tried() -> None:
-    assert PROGRAMS.keys() == SAID.keys()
-
-
-@pytest.mark.parametrize("name", sweep(sorted(SAID), lambda name: name in QUICK))
-def test_a_right_program_is_clean(name: str, tmp_path: Path) -> None:
-    check_clean(tmp_path, program(name), SAID[name])
-
-
-@pytest.mark.parametrize(("name", "old", "new"), sweep(FAULTS, lambda name, *_: name in QUICK))
-def test_a_planted_fault_is_found(name: str, old: str, new: str, tmp_path: Path) -> None:
-    check_fault(tmp_path, program(name), old, new)
+test_all_are_tried, test_a_right_program_is_clean, test_a_planted_fault_is_found = of_programs(
+    PROGRAMS, SAID, FAULTS, QUICK
+)
 
 
 def test_an_argument_is_put_together_of_its_members(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from harness.support import terminal
 if TYPE_CHECKING:
     from harness.emulator.watch.findings import Finding, Source
     from harness.programs import Run
-    from harness.programs.events import Misused, Refused, Unwaited
+    from harness.programs.events import Said
     from harness.programs.places import Place
     from harness.results.gates.findings import Reported
 
@@ -93,7 +93,7 @@ def quote(source: Source) -> str:
 
 
 def _print_calls(
-    calls: Mapping[Misused, int] | Mapping[Unwaited, int] | Mapping[Refused, int],
+    calls: Mapping[Said, int],
     why: str,
     names: Mapping[str, str],
 ) -> None:
@@ -130,8 +130,7 @@ def reported(run: Run) -> list[Reported]:
                     others=tuple(others),
                 )
             )
-    calls: list[Misused | Unwaited] = [*run.misuses, *run.unwaited]
-    for call in (one for one in calls if one.place.line):
+    for call in (one for one in (*run.misuses, *run.unwaited) if one.place.line):
         path, line = _first(call.place)
         kind = "refused call" if call in run.misuses else "missing synchronization"
         text = emulated.line_of(Path(call.place.file), line)

@@ -5,16 +5,28 @@
 
 using namespace harness;
 
+namespace
+{
+cudaError_t ofStream(void** to, size_t size, cudaStream_t stream, const void* caller)
+{
+    bool captured = hand("the graph of a stream", caller, stream);
+    return error(captured ? "memory of a graph" : "cudaMallocAsync", caller, to, size);
+}
+}  // namespace
+
 extern "C"
 {
 API(cudaMalloc, (void** to, size_t size), to, size)
 API(cudaMallocManaged, (void** to, size_t size, unsigned flags), to, size, flags)
 API(cudaMallocHost, (void** to, size_t size), to, size)
 API(cudaHostAlloc, (void** to, size_t size, unsigned flags), to, size, flags)
-API(cudaMallocAsync, (void** to, size_t size, cudaStream_t stream), to, size, stream)
+cudaError_t CUDARTAPI cudaMallocAsync(void** to, size_t size, cudaStream_t stream)
+{
+    return ofStream(to, size, stream, CALLER);
+}
 cudaError_t CUDARTAPI cudaMallocFromPoolAsync(void** to, size_t size, cudaMemPool_t, cudaStream_t stream)
 {
-    return error("cudaMallocAsync", CALLER, to, size, stream);
+    return ofStream(to, size, stream, CALLER);
 }
 MAKES(cudaMemPoolCreate, cudaMemPool_t, (cudaMemPool_t* to, const cudaMemPoolProps*))
 MAKES(cudaDeviceGetDefaultMemPool, cudaMemPool_t, (cudaMemPool_t* to, int))

@@ -72,8 +72,6 @@ class Runtime:
         self._guard.look()
         if name in WAITS:
             self._guard.waited()
-        if name == "cudaMallocAsync" and self._graphs.the_graph_of_a_stream(caller, arguments[2]):
-            name, arguments = "memory of a graph", arguments[:2]
         wanted = name.removeprefix("__").replace(" ", "_")
         function = next((f for part in self._parts if (f := getattr(part, wanted, None))), None)
         sign = -1 if name.startswith("the ") else 1  # a question's errors are negative

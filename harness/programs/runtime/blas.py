@@ -1,4 +1,4 @@
-"""What programs call most of cuBLAS, computed by NumPy in the memory of the program.
+"""The functions of cuBLAS that programs call most, computed by NumPy in the memory of the program.
 
 Matrices lie column by column. What is not of one allocation is told, as cuBLAS itself cannot.
 """

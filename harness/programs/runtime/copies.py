@@ -28,8 +28,7 @@ class Copies:
     def cudaMalloc(self, caller: int, to: int, size: int, *_: int) -> None:
         self._allocate(caller, to, size, DEVICE)
 
-    def cudaMallocAsync(self, caller: int, to: int, size: int, _: int) -> None:
-        self._allocate(caller, to, size, DEVICE)
+    cudaMallocAsync = cudaMalloc
 
     def memory_of_a_graph(self, caller: int, to: int, size: int) -> None:
         """Allocate what a graph allocates whenever it is launched, once for all of its launches."""
@@ -129,18 +128,9 @@ class Copies:
         for row in range(height):
             self._memory.copy(to + row * pitch, source + row * every, width)
 
-    def cudaMemcpy2DAsync(
-        self,
-        caller: int,
-        to: int,
-        pitch: int,
-        source: int,
-        every: int,
-        width: int,
-        height: int,
-        *rest: int,
-    ) -> None:
-        self.cudaMemcpy2D(caller, to, pitch, source, every, width, height, *rest)
+    def cudaMemcpy2DAsync(self, caller: int, to: int, pitch: int, *rest: int) -> None:
+        self.cudaMemcpy2D(caller, to, pitch, *rest)
+        _, _, width, height, *_ = rest
         if pitch == width:
             self._guard.wrote(to, to + width * height, "cudaMemcpy2DAsync")
 

@@ -1,4 +1,4 @@
-"""What passes between host code and the runtime: memory as C has it, and the errors of CUDA's runtime API."""
+"""Memory as C has it, and the errors of CUDA's runtime API: both pass between host code and the runtime."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Launches:
             return TIMEOUT
         except EmulatorError as e:
             refused = isinstance(e, NeedsGpu)
-            self._tell(replace(launched, findings=tuple(e.findings)).ended(str(e), refused=refused))
+            self._tell(replace(launched, findings=tuple(e.findings), error=str(e), refused=refused))
             self._waiting.over = self._waiting.over if refused else LAUNCH_FAILURE
             return NOT_SUPPORTED if refused else LAUNCH_FAILURE
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
@@ -191,8 +191,15 @@ class Launches:
         for start, end in run.stored.values():
             self._guard.wrote(start, end, asked.kernel)
         self._write(run.output.encode())
-        found = (*run.findings, *run.notices)
-        self._tell(replace(launched, findings=found).counted(run.total, time.monotonic() - begun, run.blocks))
+        self._tell(
+            replace(
+                launched,
+                findings=(*run.findings, *run.notices),
+                counts=run.total,
+                seconds=time.monotonic() - begun,
+                blocks=run.blocks,
+            )
+        )
         return SUCCESS
 
     def _emulated(self, asked: Asked, buffers: Sequence[Buffer]) -> Emulation:
