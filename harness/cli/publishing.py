@@ -77,10 +77,8 @@ class Wanted:
             if self.junit_file is not None:
                 files.write_file(self.junit_file, findings.junit(rows, skipped).encode(errors="replace"))
         except HarnessError as e:
-            return unwritten or e
-        if unwritten is not None:
-            return unwritten
-        return keep_page(self.html_file, shown, "check", emulated.guesses_of(rows))
+            unwritten = unwritten or e
+        return unwritten or keep_page(self.html_file, shown, "check", emulated.guesses_of(rows))
 
 
 def told(found: Sequence[Reported], sarif_file: Path | None, *, github: bool) -> HarnessError | None:

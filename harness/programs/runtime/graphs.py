@@ -145,8 +145,7 @@ class Graphs:
     def cudaGraphInstantiate(self, caller: int, to: int, graph: int) -> None:
         host.put(to, self._new(self._of(graph).ordered()))
 
-    def cudaGraphClone(self, caller: int, to: int, graph: int) -> None:
-        host.put(to, self._new(self._of(graph).ordered()))
+    cudaGraphClone = cudaGraphInstantiate
 
     def cudaGraphExecUpdate(self, caller: int, ready: int, graph: int) -> None:
         self._of(ready).nodes = self._of(graph).ordered()
