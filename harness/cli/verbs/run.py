@@ -44,7 +44,9 @@ class _Split(click.Command):
     show_default=True,
     help="Of warps and blocks, see `harness check --help`.",
 )
-@options.seed
+@click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Of --schedule random."
+)
 @click.option(
     "--sms",
     type=click.IntRange(min=1, max=1024),
@@ -90,9 +92,9 @@ def command(
     """Run a CUDA program without a GPU: nvcc compiles the .cu and .cpp files, host code runs as it is, and
     what it launches runs on the emulator, with the program's own sizes and contents.
 
-    Found are races, accesses out of bounds or of freed memory, reads of what nothing wrote, and calls of the
-    runtime that a GPU refuses, too. Exit code 1 on any of these, and if the program ends with a code other
-    than 0; 3 if the emulator refused something, or time was over. Wants nvcc (`pip install
+    Found are races, accesses out of bounds or of freed memory, reads of what nothing wrote, host code that
+    uses memory before it waits for the device, and calls of the runtime that a GPU refuses, too. Exit code 1
+    on any of these, and if the program ends with a code other than 0; 3 if the emulator refused something, or time was over. Wants nvcc (`pip install
     'cuda-harness[programs]'`) and a C++ compiler.
     """
     from harness import programs
