@@ -25,7 +25,7 @@
 #ifndef OWN
 #define OWN 0
 #endif
-#define OVERLAP (OWN * 8)  // columns that a tile has in common with the next one: floats of a sector
+#define OVERLAP (OWN * 32 / (int)sizeof(ELEMENT))  // columns that a tile has in common with the next one: of a sector
 #ifndef COVERING
 #define COVERING (sizeof(ELEMENT) == 2)  // copy the units that cover a row which begins between two of them
 #endif
@@ -328,7 +328,7 @@ struct Staged {
     }
 
     // Store this block's rows in units of four elements as memory has them: with rows that begin elsewhere than at such a
-    // unit, the first and the last of a row belong to it in part. ACROSS units cover a row.
+    // unit, the first and the last of a row belong to it in part. ACROSS units cover a row. With OWN as in store_floats().
     template <int ACROSS, class After>
     __device__ void store_units(OUT* C, int ldc, int rows, int columns, float alpha, float beta, After after, unsigned row,
                                 unsigned col)
@@ -339,7 +339,9 @@ struct Staged {
             const int m = first + i / ACROSS;
             OUT* c = C + (long long)m * ldc;
             const int begin = i % ACROSS * 4 - (ACROSS > BN / 4 ? (int)((unsigned long long)c / sizeof(OUT) % 4) : 0);
-            const int n = max(begin, 0), count = min(begin + 4, min(columns, BN)) - n;
+            const int lead = (0 - (unsigned long long)c) / sizeof(OUT) % (32 / sizeof(OUT));
+            const int n = max(begin, OWN && col > 0 ? lead : 0);
+            const int count = min(begin + 4, min(columns, OWN ? BN - OVERLAP + lead : BN)) - n;
             if (m >= rows || count <= 0) continue;
             float sum[4];
             if (ACROSS == BN / 4) {

@@ -14,11 +14,12 @@
 // dtype = ["bf16", "fp16"]
 // min_arch = "sm_90a"
 // block = "128"
-// tile  = ["BM", "BN"]
+// tile  = ["BM", "BN - 16 * OWN"]
 // grid  = ["TILES_X * TILES_Y * TILES_Z",
 //          "SPLIT * max(1, min(8, K // (128 * SPLIT), min(1024, BLOCKS * SMS) // (TILES_X * TILES_Y * TILES_Z * SPLIT)))"]
 // where = ["BM // WARPS_M % 16 == 0", "BM // WARPS_M <= 64", "BN * WARPS_M % 64 == 0", "BN * WARPS_M <= 256", "BM * BN >= 1024",
-//          "BM * BN <= 16384", "STAGES > 1 or BLOCKS + SPLIT == 1"]
+//          "BM * BN <= 16384", "STAGES > 1 or BLOCKS + SPLIT == 1",
+//          "STAGES == 1 and BN > 64 or not OWN"]
 // shared = "max(STAGES * (TRANSA * 128 * (BM + 8) + (1 - TRANSA) * 144 * BM + (1 - TRANSB) * 128 * (BN + 8) + TRANSB * 144 * BN), 4 * BM * (BN + 8))"
 // workspace = "min(1, GRID_Y // SPLIT - 1) * (4096 + min(1024, BLOCKS * SMS) // SPLIT * 4 * BM * BN)"
 // programmatic = 1
@@ -34,6 +35,7 @@
 // STAGES = [4, 3, 2, 1]
 // BLOCKS = [2, 3, 4, 1, 0]
 // SPLIT = [1, 8, 2, 4]
+// OWN = [0, 1]
 // TRANSA = [0, 1]
 // TRANSB = [0, 1]
 // ///
@@ -41,10 +43,14 @@
 #ifndef ELEMENT
 #define ELEMENT Bf16
 #endif
+#if OWN
+#define BK 32  // of k in a stage: there is little of it
+#endif
 #include "batch.cuh"
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
 #include "mma_sync.cuh"
+#include "packed_rows.cuh"
 #include "small_tiles.cuh"
 
 #define WM (BM / WARPS_M)  // a warp's outputs
@@ -99,6 +105,26 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         });
 
     launch_dependents();  // not before: the next kernel's blocks would crowd where there is room now
+    const auto epilogue = MAKE_EPILOGUE(M, N, ldc);
+    C += (long long)row * ldc + col;
+    if constexpr (OWN && sizeof(OUT) == 2)
+        if (beta == 0.f) {
+            const auto packed = (PackedRows*)memory;
+            #pragma unroll
+            for (int i = 0; i < WM / 8; ++i) {
+                const int m = warp_m + 8 * i + lane / 4;
+                const OUT* c = C + (long long)m * ldc;
+                #pragma unroll
+                for (int j = 0; j < WN / 8; ++j) {
+                    const float* pair = &sum[(i / 2 * (WN / 8) + j) * 4 + i % 2 * 2];
+                    const int n = warp_n + 8 * j + lane % 4 * 2;
+                    packed->put(m, n, c, pack<OUT>(epilogue(alpha * pair[0], row + m, col + n),
+                                                   epilogue(alpha * pair[1], row + m, col + n + 1)));
+                }
+            }
+            __syncthreads();
+            return packed->store(C, ldc, M - row, N - col, col == 0);
+        }
     const auto staged = (Staged<8>*)memory;
     #pragma unroll
     for (int i = 0; i < WM / 16; ++i)
@@ -111,6 +137,6 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     make_float2(pair[0], pair[1]);
             }
     __syncthreads();
-    staged->store(C + (long long)row * ldc + col, ldc, M - row, N - col, alpha, beta, workspace,
-                  blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT, MAKE_EPILOGUE(M, N, ldc), row, col);
+    staged->store(C, ldc, M - row, N - col, alpha, beta, workspace, blockIdx.x, blockIdx.y / SPLIT, gridDim.y / SPLIT,
+                  epilogue, row, col);
 }

@@ -1,0 +1,47 @@
+// A tile of C of 16-bit elements on its way to memory where rows begin anywhere: each row lies in shared memory as its
+// sectors lie in memory, so that 16 bytes are read and stored at once. Rung 37 uses it where there is hardly more to do
+// than to store. It needs the definitions of small_tiles.cuh.
+#pragma once
+
+#include "small_tiles.cuh"
+
+#define SECTOR 16  // elements
+
+// Rows have room for a sector more than the tile, and a unit more keeps the banks of eight rows apart.
+struct PackedRows {
+    unsigned short at[BM][BN + SECTOR + UNIT];
+
+    // Return how many elements of the sector in which a row begins, at c, lie before it.
+    static __device__ int before(const void* c) { return (unsigned long long)c / 2 % SECTOR; }
+
+    // Put two neighbours into row m, which begins at c, the first at column n.
+    __device__ void put(int m, int n, const void* c, unsigned word)
+    {
+        unsigned short* to = &at[m][before(c) + n];
+        to[0] = word, to[1] = word >> 16;  // where `before` is odd, there is no word
+    }
+
+    // Store the tile, by all THREADS. C is at its corner; `rows` rows and `columns` columns exist there. Its sectors are those
+    // from the first one that begins in it to that in the next tile; if it is the `first`, that before it, too.
+    template <class T>
+    __device__ void store(T* C, int ldc, int rows, int columns, bool first) const
+    {
+        constexpr int LANES = BN / UNIT;  // of a row
+        const int unit = threadIdx.x % LANES * UNIT;
+        int m = threadIdx.x / LANES;
+        T* c = C + (long long)m * ldc;
+        #pragma unroll 2
+        for (; m < min(rows, BM); m += THREADS / LANES, c += THREADS / LANES * (long long)ldc) {
+            const int skipped = before(c), next = skipped ? SECTOR : 0;
+            const int begin = first ? skipped : next, end = min(skipped + columns, BN - OVERLAP + next);
+            T* to = c - skipped + unit;
+            if (unit >= begin && unit + UNIT <= end) {
+                *(uint4*)to = *(const uint4*)&at[m][unit];
+            } else if (unit + UNIT > begin && unit < end) {
+                #pragma unroll
+                for (int e = 0; e < UNIT; ++e)
+                    if (unit + e >= begin && unit + e < end) to[e].bits = at[m][unit + e];
+            }
+        }
+    }
+};
