@@ -14,12 +14,9 @@ struct PackedRows {
     // Return how many elements of the sector in which a row begins, at c, lie before it.
     static __device__ int before(const void* c) { return (unsigned long long)c / 2 % SECTOR; }
 
-    // Put two neighbours into row m, which begins at c, the first at column n.
-    __device__ void put(int m, int n, const void* c, unsigned word)
-    {
-        unsigned short* to = &at[m][before(c) + n];
-        to[0] = word, to[1] = word >> 16;  // where `before` is odd, there is no word
-    }
+    // Put two neighbours into row m, which begins at c, the first at column n, which is even. Where `before` is odd, the row
+    // lies one element further left: words stay words.
+    __device__ void put(int m, int n, const void* c, unsigned word) { *(unsigned*)&at[m][before(c) / 2 * 2 + n] = word; }
 
     // Store the tile, by all THREADS. C is at its corner; `rows` rows and `columns` columns exist there. Its sectors are those
     // from the first one that begins in it to that in the next tile; if it is the `first`, that before it, too.
@@ -35,12 +32,16 @@ struct PackedRows {
             const int skipped = before(c), next = skipped ? SECTOR : 0;
             const int begin = first ? skipped : next, end = min(skipped + columns, BN - OVERLAP + next);
             T* to = c - skipped + unit;
+            const bool odd = skipped % 2;
             if (unit >= begin && unit + UNIT <= end) {
-                *(uint4*)to = *(const uint4*)&at[m][unit];
+                const uint4 v = *(const uint4*)&at[m][unit];
+                const unsigned left = odd ? *(const unsigned*)&at[m][unit - 2] : 0, by = odd * 16;
+                *(uint4*)to = make_uint4(__funnelshift_l(left, v.x, by), __funnelshift_l(v.x, v.y, by),
+                                         __funnelshift_l(v.y, v.z, by), __funnelshift_l(v.z, v.w, by));
             } else if (unit + UNIT > begin && unit < end) {
                 #pragma unroll
                 for (int e = 0; e < UNIT; ++e)
-                    if (unit + e >= begin && unit + e < end) to[e].bits = at[m][unit + e];
+                    if (unit + e >= begin && unit + e < end) to[e].bits = at[m][unit + e - odd];
             }
         }
     }

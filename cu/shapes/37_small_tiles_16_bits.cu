@@ -110,6 +110,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if constexpr (OWN && sizeof(OUT) == 2)
         if (beta == 0.f) {
             const auto packed = (PackedRows*)memory;
+            if (alpha != 1.f)
+                #pragma unroll
+                for (int i = 0; i < WM * WN / 32; ++i) sum[i] *= alpha;
             #pragma unroll
             for (int i = 0; i < WM / 8; ++i) {
                 const int m = warp_m + 8 * i + lane / 4;
@@ -118,8 +121,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 for (int j = 0; j < WN / 8; ++j) {
                     const float* pair = &sum[(i / 2 * (WN / 8) + j) * 4 + i % 2 * 2];
                     const int n = warp_n + 8 * j + lane % 4 * 2;
-                    packed->put(m, n, c, pack<OUT>(epilogue(alpha * pair[0], row + m, col + n),
-                                                   epilogue(alpha * pair[1], row + m, col + n + 1)));
+                    packed->put(m, n, c, pack<OUT>(epilogue(pair[0], row + m, col + n),
+                                                   epilogue(pair[1], row + m, col + n + 1)));
                 }
             }
             __syncthreads();

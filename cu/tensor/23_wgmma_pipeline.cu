@@ -257,22 +257,24 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (int m = 0; m < rows; m += HALF ? HALF : 16)
                 tma_store(MATRIX_MAP(map_c, place.matrix, stride_c, sizeof(ELEMENT)), row + m, col, box[m]);
         };
-        // What TMA cannot write: row by row, up to column `end`.
+        // What TMA cannot write, up to column `end`: two rows at a time, in units of four elements as memory has them. Up to
+        // three elements are left over at either end of a row.
         const auto store_rows = [&](unsigned row, unsigned col, unsigned end, const ELEMENT (*box)[64], int rows = 16) {
-            const unsigned s = col + 2 * lane;
-            ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
+            const int at = lane % 16, count = min((int)(end - col), 64);
             #pragma unroll ROWS
-            for (int m = 0; m < rows && row + m < M; ++m, c += ldc) {
-                const auto at = (const unsigned*)&box[m][(lane / 4 ^ m % 8) * 8 + lane % 4 * 2];
-                const unsigned word = BQ % 64 == 0 || ACROSS || s < end ? *at : 0;  // half a box: nothing was written behind
-                if ((unsigned long long)c % 4 == 0) {
-                    if (s + 1 < end) *(unsigned*)c = word;
-                    else if (s < end) c[0].bits = word;
-                } else {  // the words of memory have an element of this lane and one of the lane before
-                    const unsigned before = __shfl_up_sync(~0u, word, 1);
-                    if (s + 1 < end && (lane == 31 || s + 2 >= end)) c[1].bits = word >> 16;
-                    if (s < end && lane == 0) c[0].bits = word;
-                    if (s < end && lane > 0) *(unsigned*)(c - 1) = before >> 16 | word << 16;
+            for (int m = lane / 16; m < 16; m += 2) {
+                if (m >= rows || row + m >= M) break;
+                ELEMENT* const c = (ELEMENT*)own_c + (long long)(row + m) * ldc + col;
+                const auto in_box = [&](int n) { return &box[m][(n / 8 ^ m % 8) * 8 + n % 8]; };
+                const int before = (unsigned long long)c / 2 % 4, head = -before & 3;  // elements, of the first one's unit
+                const int whole = (before + count) / 4 * 4, n = at < head ? at : at - head + whole - before;
+                if (n < count && (at < head || n >= head)) c[n] = *in_box(n);
+                const int first = 4 * at - before;
+                if (first >= 0 && 4 * at < whole) {
+                    const auto word = [&](int w) { return *(const unsigned*)in_box(first / 2 * 2 + 2 * w); };
+                    const unsigned odd = before % 2 * 16, middle = word(1);
+                    *(uint2*)(c + first) = make_uint2(__funnelshift_r(word(0), middle, odd),
+                                                      __funnelshift_r(middle, odd ? word(2) : 0, odd));
                 }
             }
         };
