@@ -110,8 +110,7 @@
 #define SHARE_A (CLUSTER / SHARE_B)            // and side by side, with the same rows of A
 #define SHARE_P (ACROSS ? SHARE_B : SHARE_A)
 #define SHARE_Q (ACROSS ? SHARE_A : SHARE_B)
-#define CROWDED (SUMS > (CONSUMERS == 384 ? 80 : 144))     // sums leave few registers
-#define ROWS (!CROWDED || BM * BN >= 192 * 192 ? 1 : 4)    // under way where TMA cannot store
+#define ROWS (BM * BN >= 192 * 192 ? 1 : 4)  // under way where TMA cannot store: sums of such a tile leave few registers
 
 typedef Stage16<ELEMENT, BP, BQ, BK, (ACROSS ? !TRANSB : TRANSA), (ACROSS ? TRANSA : !TRANSB), 64, true> Stage;
 constexpr int MOST_SHARED = 232448, OF_STAGE = sizeof(Stage) + 2 * sizeof(Mbarrier), OF_BOXES = 64 * CONSUMERS;  // bytes
@@ -258,8 +257,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (int m = 0; m < rows; m += HALF ? HALF : 16)
                 tma_store(MATRIX_MAP(map_c, place.matrix, stride_c, sizeof(ELEMENT)), row + m, col, box[m]);
         };
-        // What TMA cannot write, up to column `end`, row by row:
-        const auto store_ragged_rows = [&](unsigned row, unsigned col, unsigned end, const ELEMENT (*box)[64], int rows) {
+        // What TMA cannot write: row by row, up to column `end`.
+        const auto store_rows = [&](unsigned row, unsigned col, unsigned end, const ELEMENT (*box)[64], int rows = 16) {
             const unsigned s = col + 2 * lane;
             ELEMENT* c = (ELEMENT*)own_c + (long long)row * ldc + s;
             #pragma unroll ROWS
@@ -275,31 +274,6 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                     if (s < end && lane == 0) c[0].bits = word;
                     if (s < end && lane > 0) *(unsigned*)(c - 1) = before >> 16 | word << 16;
                 }
-            }
-        };
-        // What TMA cannot write, up to column `end`: a whole box four rows at a time, in units of 16 bytes as memory has them.
-        // Such a unit has the last elements of one unit of the box and the first of the next; eight in all are left over at the
-        // ends of a row.
-        const auto store_rows = [&](unsigned row, unsigned col, unsigned end, const ELEMENT (*box)[64], int rows = 16) {
-            if (CROWDED || col + 64 > end || row + rows > M) return store_ragged_rows(row, col, end, box, rows);
-            const unsigned unit = lane % 8;
-            ELEMENT* c = (ELEMENT*)own_c + (long long)(row + lane / 8) * ldc + col;
-            #pragma unroll 2
-            for (int i = 0; i < rows; i += 4, c += 4ll * ldc) {
-                const unsigned m = i + lane / 8, before = (unsigned long long)c / 2 % 8;  // elements
-                const auto unit_at = [&](unsigned u) { return (const ELEMENT*)((const char*)box[m] + (u ^ m % 8) * 16); };
-                const uint4 left = *(const uint4*)unit_at(max(unit, 1) - 1), right = *(const uint4*)unit_at(unit);
-                unsigned word[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};
-                #pragma unroll
-                for (int w = 7; w >= 2; --w) word[w] = before & 4 ? word[w - 2] : word[w];
-                #pragma unroll
-                for (int w = 7; w >= 3; --w) word[w] = before & 2 ? word[w - 1] : word[w];
-                #pragma unroll
-                for (int w = 7; w >= 4; --w) word[w] = __funnelshift_l(word[w - 1], word[w], before * 16);  // of 32
-                if (unit > 0 || before == 0)
-                    *(uint4*)(c + 8 * unit - before) = make_uint4(word[4], word[5], word[6], word[7]);
-                const bool behind = unit + before >= 8;
-                if (before > 0) c[unit + behind * 56] = unit_at(behind * 7)[unit];
             }
         };
         #pragma unroll
