@@ -1,9 +1,7 @@
 // A tile of C of 16-bit elements on its way to memory where rows begin anywhere: each row lies in shared memory as its
 // sectors lie in memory, so that 16 bytes are read and stored at once. Rung 37 uses it where there is hardly more to do
-// than to store. It needs the definitions of small_tiles.cuh.
+// than to store. Include it after small_tiles.cuh.
 #pragma once
-
-#include "small_tiles.cuh"
 
 #define SECTOR 16  // elements
 

@@ -8,6 +8,9 @@
 // ldmatrix reads the fragments, and transposes those of a tile whose rows do not run along k: so each of the four layouts
 // is read where it is, as in rungs 33 and 34.
 //
+// With OWN=1, for results that are all there is to write, a row of C is put together in shared memory as its sectors lie in
+// memory, and stored 16 bytes at a time; a sector belongs to one tile.
+//
 // /// kernel
 // entry = "matmul"
 // after = "34_small_tiles_tf32"
@@ -50,8 +53,8 @@
 #include "dependent_launch.cuh"
 #include "epilogue.cuh"
 #include "mma_sync.cuh"
-#include "packed_rows.cuh"
 #include "small_tiles.cuh"
+#include "packed_rows.cuh"
 
 #define WM (BM / WARPS_M)  // a warp's outputs
 #define WN (BN * WARPS_M / 4)

@@ -135,6 +135,46 @@ def test_a_fault_of_own_sectors_is_found(rung: str, fault: str) -> None:
     assert any(one.status != OK or faults(one) for one in found) == bool(fault)
 
 
+PACKED = {"BM": 32, "BN": 128, "WARPS_M": 1, "OWN": 1}  # of rung 37
+PACKED_FAULTS = {  # in the kernel or a header of its own
+    "a sector is nobody's": ("BN - OVERLAP + next", "BN - OVERLAP"),
+    "columns are stored that do not exist": ("min(skipped + columns, BN - OVERLAP + next)", "BN - OVERLAP + next"),
+    "rows are stored that do not exist": ("m < min(rows, BM)", "m < BM"),
+    "odd rows are not shifted": ("by = odd * 16", "by = 0"),
+    "what is shifted in is of another place": ("&at[m][unit - 2]", "&at[m][unit - 4]"),
+    "single elements are those of even rows": ("at[m][unit + e - odd]", "at[m][unit + e]"),
+    "words are put where odd rows begin": ("before(c) / 2 * 2 + n]", "before(c) % 8 / 2 * 2 + n]"),
+    "rows are stored before all are there": ("__syncthreads();\n            return packed", "return packed"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("transa", "transb"), LAYOUTS)
+@pytest.mark.parametrize("beta", [0.0, -0.5])
+def test_packed_rows(transa: int, transb: int, beta: float) -> None:
+    """The last tile may have some columns of its own, or none; with `beta` results are stored one by one."""
+    one = built("37", **ONE_STAGE, **PACKED, TRANSA=transa, TRANSB=transb)
+    for n, pad, k in [(225, 0, 5), (226, 2, 33), (227, 4, 16), (240, 7, 32), (130, 3, 70), (5, 1, 9)]:
+        axes = shape(35, n, k, transa, transb, {"lda": 3, "ldb": 1, "ldc": pad})
+        check(one, axes | {"beta": beta}, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", *PACKED_FAULTS])
+def test_a_fault_of_packed_rows_is_found(fault: str) -> None:
+    """Or, without one, nothing is."""
+    old, new = PACKED_FAULTS.get(fault, ("", ""))
+    header = (ROOT / "cu" / "include" / "packed_rows.cuh").read_text().replace("#pragma once", "")
+    source = RUNGS["37"].source.replace('#include "packed_rows.cuh"', header)
+    assert old in source
+    variant = replace(RUNGS["37"], source=source.replace(old, new, 1)).variant(**{**ONE_STAGE, **PACKED})
+    one = Built(variant=variant, cubin=compile_kernel(variant, "sm_90a"), sass=None)
+    found = [
+        run(one, shape(35, 227, 21, pads={"lda": 3, "ldb": 1, "ldc": pad}) | {"beta": 0.0}) for pad in (0, 5, 8)
+    ]
+    assert any(one.status != OK or faults(one) for one in found) == bool(fault)
+
+
 FAULTS = {
     "the stage is filled before all have read it": ("if (part > share.begin) __syncthreads();", ""),
     "the copies are not waited for": ("cp_async_wait_group<0>();", ""),
