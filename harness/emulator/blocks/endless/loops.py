@@ -248,9 +248,10 @@ class Loops:
         scale = launch.budget / BUDGET * share
         if self._let_others(edge, seconds):
             return
-        few = launch.threads * batch.blocks <= _SLOW[2] and not batch.beside  # where others take the time
-        enough = _SLOW[1] * (_LET if self._fair.had else 1)
-        slow = few and spent * 2 / span > enough and seconds > _SLOW[0] * max(share, scale)
+        few = launch.threads * sum(other.blocks for other in launch.livelocks.batches.values()) <= _SLOW[2]
+        enough = _SLOW[1] * (_LET if self._fair.had and not batch.beside else 1)
+        longest = _SLOW[0] * (1 if batch.beside else max(share, scale))
+        slow = few and spent * 2 / span > enough and seconds > longest
         if slow or (spent > launch.patience and seconds > _SECONDS * scale):
             said = self.unbounded[edge.row] = (
                 f"the loop that ends at {self._source(edge)} has not ended after {spent:,} "
