@@ -174,6 +174,8 @@ class Block(Batch):
             clocks.meet(rows)
 
     def fenced(self, group: Group, where: Lanes) -> None:
+        if self.cluster.clocks is not None:
+            self.cluster.clocks.widen(self.rows(group, where))
         if self.cluster.flags is not None:
             self.cluster.flags.fence(self.rows(group, where))
 

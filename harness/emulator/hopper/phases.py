@@ -33,6 +33,7 @@ class Mbarrier:
     everywhere: the phase of the cluster's barrier after which other blocks may, too; 0 without one
     column: of its phases in the clocks; `arrived` and `released` are what is known to those who arrived in
       this phase, and in the ended ones
+    far: what threads of other blocks have told by arrivals of the cluster's scope
     begun: what was known where the copies began that have landed in this phase
     mates: threads that wait as one, a warp, or a warpgroup where its products keep it together
     waits: of the threads that have seen the end of the last phase, their clocks then; `overrun` is one that
@@ -52,6 +53,7 @@ class Mbarrier:
     column: int = -1
     arrived: Known | None = None
     released: Known | None = None
+    far: Known | None = None
     begun: Known | None = None
     mates: int = WARP
     waits: dict[int, int] = field(default_factory=dict)
@@ -107,7 +109,7 @@ class Mbarrier:
     def tell(self, told: Told | None) -> None:
         """Let those who wait for this phase know what is `told` of global memory."""
         if told is not None:
-            self.arrived = Known(np.zeros((4, 0), np.int32), told).with_(self.arrived)
+            self.arrived = Known(np.zeros((5, 0), np.int32), told).with_(self.arrived)
 
     def land(self, size: int, begun: Known | None = None) -> None:
         """Count `size` bytes that have landed, of a copy that began where `begun` was known."""
