@@ -84,7 +84,7 @@ def _init(decoder: Decoder, ins: Instruction) -> Run:
                 row = block.rank * group.launch.threads + group.row + first
                 found.by, found.at = row, int(cluster.clocks.seen[row, row])
                 found.column = cluster.clocks.columns(1, generic=False)
-                found.mates = cluster.mates
+                found.mates, found.threads = cluster.mates, group.launch.threads
             cluster.barriers[address] = found
             if at.scratch is not None:
                 write_shared(at.scratch, address, np.zeros(8, np.uint8))
