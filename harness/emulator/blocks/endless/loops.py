@@ -110,6 +110,7 @@ class Loops:
         self.unbounded: dict[int, str] = {}
         self._shared = False  # others have run since the loop was first the outermost one
         self._fair = batch.launch.fair
+        self._compared: dict[Edge, list[Comparison]] = {}
         self._taken: dict[tuple[int, int], int] = {}  # how often those loops that let others run
         self._let = False  # one that might have gone on did so in this turn of the batch
 
@@ -200,7 +201,9 @@ class Loops:
                 return True
             runner.join(edge.target, where)
             raise batch.hangs(f"the loop that ends at {self._source(edge)} does the same again and again")
-        compared = comparisons(launch.code, edge.target, edge.pc)
+        if edge not in self._compared:
+            self._compared[edge] = comparisons(launch.code, edge.target, edge.pc)
+        compared = self._compared[edge]
         values = [value_of(runner, text, c.kind) for c in compared for text in c.instruction.operands[1:3]]
         self._shots.append((used, where, values))
         lanes = broadcast_mask(where, runner.group.shape)
