@@ -294,7 +294,7 @@ class Decoder:
             return lambda group: shift(base(group), group.launch.symbols[text])
         if any(text == parameter.name for parameter in self.entry.parameters):
             return lambda group: group.launch.symbols[text]
-        read = special.reader(text)
+        read = special.reader(text, ins.index)
         if read is None:
             raise EmulatorError(
                 f"{self.text(ins)!r} reads {text!r}, which nobody declares", where=self.where(ins)

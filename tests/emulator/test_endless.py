@@ -7,9 +7,11 @@ import time
 import numpy as np
 import pytest
 
+from harness.emulator import emulate
 from harness.emulator.executable import executable
 from harness.errors import EmulatorError
-from shared.emulator_kernels import launch
+from shared.emulator_kernels import compile_ptx, launch
+from shared.hopper_strangers import BROUGHT, FOLDER
 
 # Each of them is right but for what it waits for; p holds zeros.
 ENDLESS = {
@@ -26,8 +28,12 @@ RANDOM = "unsigned x = t; do x = x * 1664525u + 1013904223u; while (x != 7777 + 
 TOO_LONG = {
     "many turns": "for (int k = 0; k < 100000000; k++) s = s * 3 + p[k & 255];",
     "a step over the end": "for (int i = 2 * t + 1; i != 0; i -= 2) s = s * 3 + i;",
+    "a bound that is 0": "int k = 0; do s = s * 3 + p[k & 255]; while (++k != p[900]);",
+    "a rest that is negative": "unsigned left = p[900] - 1; do s = s * 3 + p[left & 255]; while (--left);",
 }
 LONG = {
+    "numbers that grow away from the 0 at their end": """for (int i = t; i < 900; i += 64) p[i] = i + 1;
+      __syncthreads(); for (int i = 0; p[i] != 0; i++) s = (s ^ i) * 3 + (s >> 3) + (s << 5) + i * i;""",
     "a counter": "for (int k = 0; k < 6000; k++) s = s * 3 + p[k & 7];",
     "a counter, or before": "for (int k = 0; k < 3000 && s != 5; k++) s = s * 3 + p[k & 7];",
     "floats": "for (float x = 0; x < 1.0f; x += 0.001f) s = s * 3 + p[s & 7];",
@@ -106,6 +112,28 @@ def test_a_grid_over_the_budget_is_told_before_it_is_run() -> None:
         run("p[t] = 1;", blocks=1_000_000_000)
     with pytest.raises(EmulatorError, match=r"would take [\d,]+ instructions"):
         run("for (int k = 0; k < 1500; k++) s = s * 3 + p[k & 7];", blocks=256_000, budget=20_000)
+
+
+def steps_of_nothing(source: str) -> str:
+    """Return a product whose number of steps is read from shared memory that nothing has written."""
+    source = source.replace("const int steps = K / 64;", "__shared__ volatile int of[1]; int steps = of[0];")
+    source = source.replace("for (int s = 0; s < steps; ++s) {", "int s = 0; do {")
+    for last in ("if (++q == ST) q = 0, p ^= 1;", "if (t == 0) Barrier::arrive(empty + q);"):
+        before, after = source.split(last)
+        source = f"{before}{last} {after.replace('}', '} while (++s != steps);', 1)}"
+    return source
+
+
+def test_a_product_of_steps_that_nothing_wrote_is_told() -> None:
+    """Its 384 threads wait for each other by mbarriers, and count past all numbers of 32 bits."""
+    kernel = BROUGHT["ping_pong"]
+    ptx = compile_ptx(steps_of_nothing(kernel.source), "compute_90a", f"--include-path={FOLDER}")
+    arguments, _ = kernel.make(np.random.default_rng(5))
+    began = time.thread_time()
+    with pytest.raises(EmulatorError, match=r"more turns.*\n.*128 threads \(warps 4 to 7 ") as told:
+        emulate(ptx, "k", grid=(1,), block=(384,), arguments=arguments, shared=kernel.shared)
+    assert time.thread_time() - began < 8
+    assert any("of at offset 0 was never written" in f.message for f in told.value.findings)
 
 
 CALLED = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,22 @@ def ping_pong(rng: Rng) -> Given:
     return [*maps, np.zeros(1, i32), i32(2), i32(6), i32(192)], [(c, wide(a) @ wide(b).T)]
 
 
+def pairs(rng: Rng) -> Given:
+    a, b = (rounded(rng.standard_normal((rows, 192))) for rows in (256, 128))
+    c = np.zeros((256, 128), f32)
+    maps = [tensor(x, "BFLOAT16", box, swizzle=128) for x, box in ((a, (64, 64)), (b, (64, 32)))]
+    return [*maps, c, i32(128), i32(192), i32(4), i32(2)], [(c, wide(a) @ wide(b).T)]
+
+
+def experts(rng: Rng) -> Given:
+    x, first = rng.standard_normal((100, 32)).astype(f32), np.array([0, 20, 20, 37, 90, 100], i32)
+    out = np.zeros((5, 32), f32)
+    wanted = np.array([x[a:b].sum(0) for a, b in pairwise(first)])
+    # The map that it begins with is of another matrix, of as many columns.
+    given = tensor(np.zeros((16, 32), f32), "FLOAT32", (32, 16))
+    return [given, x, first, np.zeros((2, 128), np.uint8), out, i32(5)], [(out, wanted)]
+
+
 def convolution(rng: Rng) -> Given:
     n, h, w = 2, 10, 13
     x, taps = (rng.standard_normal(shape).astype(f16) for shape in ((n, h, w, 16), (9, 16, 16)))
@@ -203,6 +220,7 @@ def copies(rng: Rng) -> Given:
     return [a, out, i32(5)], [(out, a[:5])]
 
 
+BOUNDS = "out of bounds"
 RAW, WAR, WAW, HANG = "RAW hazard", "WAR hazard", "WAW hazard", "deadlock"
 PROXY, LEFT, MISUSE, OVERRUN = "missing proxy fence", "block has left", "mbarrier misuse", "mbarrier overrun"
 NEVER, PRODUCT_FENCE = "uninitialised read", "missing wgmma.fence"
@@ -272,6 +290,15 @@ PRODUCTS = (
         ("setmaxnreg.inc.sync.aligned.u32 232", "setmaxnreg.inc.sync.aligned.u32 240", HANG),
         ("p = at / ST & 1", "p = at / ST + 1 & 1", RAW),
     )),
+    Brought(name="pairs", make=pairs, grid=(4,), block=160, shared=49152, tolerance=2e-2, faults=(
+        ("Barrier::init(empty + i, 2)", "Barrier::init(empty + i, 1)", WAW),
+        ("arrive_remote(empty + q, t)", "arrive_remote(empty + q, rank)", WAR),
+        ("if (t < 2) Barrier", "if (t < 1) Barrier", HANG),
+        ("full + q, 3, b", "full + q, 1, b", HANG),
+        ("            wg_wait<0>();\n", "            wg_wait<1>();\n", WAR),
+        ("    cl_arrive();  // the other block may still copy to this one, or arrive here\n    cl_wait();\n",
+         "", LEFT),
+    )),
     Brought(name="eight_bits", make=eight_bits, tolerance=1e-3, faults=(
         ('    asm volatile("fence.proxy.async;" ::: "memory");\n', "", PROXY),
         ("    __syncthreads();\n", "", RAW),
@@ -281,6 +308,15 @@ PRODUCTS = (
 )  # fmt: skip
 
 COPIES = (
+    Brought(name="experts", make=experts, grid=(2,), block=64, tolerance=1e-4, faults=(
+        ("if (t < 16) map", "if (t < 15) map", NEVER),
+        ("maps + blockIdx.x", "maps", PROXY),
+        ('asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(mine) : "memory");',
+         "", PROXY),
+        ("            __syncwarp();\n            if (t == 0) of", "            if (t == 0) of", WAW),
+        ("            __syncthreads();\n        }", "        }", OVERRUN),
+        ("x + first[e] * 32, count", "x + first[e] * 32, count + 16", BOUNDS),
+    )),
     Brought(name="five", make=five, block=32, faults=(
         ("    Barrier::wait(&bar, 0);\n", "", RAW),
         ("(&bar, sizeof s)", "(&bar, 100)", HANG),

@@ -10,6 +10,7 @@ import numpy as np
 from harness.emulator.blocks.barriers import Barriers
 from harness.emulator.blocks.endless.loops import Loops
 from harness.emulator.blocks.runner import Runner
+from harness.emulator.blocks.special import Clock
 from harness.emulator.group import Group
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import Scratch
@@ -63,6 +64,7 @@ class Batch:
 
     base = 0  # address at which the shared memory of a block begins
     rank = 0  # its number in its cluster
+    polls = 0  # of its threads so far
     beside = False  # other blocks take turns with it from the beginning
 
     def __init__(self, launch: Launch, first: int, blocks: int, rows: int = 0) -> None:
@@ -73,7 +75,7 @@ class Batch:
             raise EmulatorError(
                 "shared and local memory of one batch of blocks do not fit this machine"
             ) from error
-        self.steps_left = launch.budget
+        self.steps_left, self.clock = launch.budget, Clock()
         self.loops = Loops(self)
         if launch.hazards is not None:
             launch.hazards.start(blocks)
@@ -179,7 +181,7 @@ class Batch:
             f"the budget is {self.launch.budget:,}",
             where=where,
             hint=f"Take a smaller shape, or --budget {total + total // 4:_}, from Python "
-            f"emulate(..., budget={total + total // 4:_}).",
+            f"emulate(..., budget={total + total // 4:_}). Where the threads stand: {self.standing()}",
         )
 
     def exhausted(self, instruction: Instruction) -> EmulatorError:

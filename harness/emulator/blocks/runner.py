@@ -257,6 +257,7 @@ class Runner:
         if launch.progress != self._progress:
             self._progress, self.polls = launch.progress, 0
         self.polls += 1
+        self.batch.polls += 1
         if self.polls < _PATIENCE:
             return pc + 1, where
         self.polls = 0

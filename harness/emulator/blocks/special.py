@@ -1,7 +1,8 @@
 """Special registers (PTX ISA, chapter "Special Registers").
 
-A clock advances with every instruction; it tells no times. Counters of performance and registers of the
-driver's own read as 0, but for those that hold the address of a cooperative grid's barrier.
+A clock advances with every instruction, and faster where threads wait for it; it tells no times. Counters of
+performance and registers of the driver's own read as 0, but for those that hold the address of a cooperative
+grid's barrier.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from harness.emulator.watch.patterns import WARP
 if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
     from harness.emulator.group import Group
+    from harness.emulator.machine import Launch
 
 SMS = 132  # multiprocessors that %nsmid tells of; blocks take their numbers in turn
 CYCLES = 32  # that a clock advances with each instruction
+_TURN, _MOST = (
+    64,
+    1 << 22,
+)  # instructions of a turn that waits for a clock, at most; cycles that such a turn takes
 _CLOCKS = {  # (bits of the register, bits of the clock below it)
     "%clock": (32, 0),
     "%clock_hi": (32, 32),
@@ -55,24 +61,57 @@ _VALUES = {f"%{name}.{axis}" for name in ("tid", "ctaid", "ntid", "nctaid") for 
 }
 
 
-def reader(name: str) -> Callable[[Group], Integer] | None:
-    """Return a function that reads a special register in a group; None if `name` is none."""
+class Clock:
+    """The clock of a batch of blocks.
+
+    Threads that wait until so many cycles have passed read it again and again, and the way that they go
+    depends on it. To them each turn takes twice as long as the one before, up to a limit: a wait of a second
+    ends after some hundred turns. Where they poll memory, too, what others change begins that anew, so that
+    a timeout does not come while those go on.
+    """
+
+    def __init__(self) -> None:
+        self._more = 0  # cycles that were waited for
+        # By the first thread of a group and the instruction that read it: the launch's progress, the batch's
+        # polls and instructions until then, and the cycles of that turn.
+        self._reads: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+
+    def read(self, group: Group, at: int) -> int:
+        """Return the cycles that a group sees at the instruction `at`; at -1 that is no turn of a loop."""
+        launch, batch = group.launch, group.batch
+        executed = launch.budget - batch.steps_left
+        progress, polls, since, turn = self._reads.get((group.row, at), (-1, -1, 0, 0))
+        alone = progress == launch.progress or polls == batch.polls
+        if not alone or executed - since > _TURN * len(batch.runners) or not _decides(launch, at):
+            turn = 0
+        self._more += turn
+        if at >= 0:
+            turn = min(max(2 * turn, CYCLES), _MOST)
+            self._reads[group.row, at] = launch.progress, batch.polls, executed, turn
+        return CYCLES * executed + self._more
+
+
+def _decides(launch: Launch, at: int) -> bool:
+    """Return whether what an instruction writes is among what decides the way of threads."""
+    return not launch.code.registers_of(at)[1].isdisjoint(launch.code.slice.registers)
+
+
+def reader(name: str, at: int = -1) -> Callable[[Group], Integer] | None:
+    """Return a function that reads a special register in a group; None if `name` is none.
+
+    at: the instruction that reads it
+    """
     if name in _VALUES:
         return lambda group: group.special[name]
     if name in _CLOCKS:
         bits, by = _CLOCKS[name]
-        return lambda group: signed(_cycles(group) >> by, bits)
+        return lambda group: signed(group.batch.clock.read(group, at) >> by, bits)
     if name in ("%envreg1", "%envreg2"):  # the address of the grid's workspace, high and low
         by = 32 if name == "%envreg1" else 0
         return lambda group: signed(group.launch.workspace >> by, 32)
     if name in _ZERO or re.fullmatch(r"%pm\d(_64)?|%envreg([12]?\d|3[01])", name):
         return lambda group: 0
     return None
-
-
-def _cycles(group: Group) -> int:
-    """Return the cycles that a group's clock shows: `CYCLES` for each instruction of its batch."""
-    return CYCLES * (group.launch.budget - group.batch.steps_left)
 
 
 def values(batch: Batch, row: int, threads: int) -> dict[str, Integer]:

@@ -73,7 +73,7 @@ class Block(Batch):
         self._arrived: dict[int, Known] = {}  # by ``bar.arrive``, by the barrier's number
         self._phases: NamedPhases | None = None
         if cluster.clocks is not None:
-            self._phases = NamedPhases(cluster.clocks, cluster.mates, self._told)
+            self._phases = NamedPhases(cluster.clocks, cluster.mates, rank * launch.threads, self._told)
         self.visits: dict[int, tuple[int, Instruction]] = {}  # (value, instruction) by column
 
     def _memory(self) -> tuple[Scratch, Scratch]:
@@ -174,6 +174,8 @@ class Block(Batch):
             clocks.meet(rows)
 
     def fenced(self, group: Group, where: Lanes) -> None:
+        if self.cluster.clocks is not None:
+            self.cluster.clocks.widen(self.rows(group, where))
         if self.cluster.flags is not None:
             self.cluster.flags.fence(self.rows(group, where))
 

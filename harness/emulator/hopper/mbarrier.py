@@ -13,7 +13,7 @@ from harness.emulator.hopper.order.races import misuse, touch
 from harness.emulator.hopper.phases import Mbarrier, arrive, ended, find, named
 from harness.emulator.hopper.tma.boxes import write_shared
 from harness.emulator.instructions.predicates import broadcast_mask
-from harness.emulator.memory import SHARED_BASE
+from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array, Integer, Lanes, integer_of, mask_of, shift
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.touches import WRITE
@@ -84,7 +84,7 @@ def _init(decoder: Decoder, ins: Instruction) -> Run:
                 row = block.rank * group.launch.threads + group.row + first
                 found.by, found.at = row, int(cluster.clocks.seen[row, row])
                 found.column = cluster.clocks.columns(1, generic=False)
-                found.mates = cluster.mates
+                found.mates, found.threads = cluster.mates, group.launch.threads
             cluster.barriers[address] = found
             if at.scratch is not None:
                 write_shared(at.scratch, address, np.zeros(8, np.uint8))
@@ -139,6 +139,10 @@ def _arrive(decoder: Decoder, ins: Instruction) -> Run:
             known = clocks.release(rows) if clocks is not None else None
             if known is not None and not publishes:
                 known = known.hearsay()
+            elif known is not None and (there := barrier.address >> WINDOW) != block.rank:
+                if "cluster" in ins.opcode:
+                    barrier.far = known.with_(barrier.far)
+                known = known.narrow(there * group.launch.threads, (there + 1) * group.launch.threads)
             if expects:
                 barrier.bytes += given
                 given = int(lanes.sum())
@@ -199,6 +203,8 @@ def _wait(decoder: Decoder, ins: Instruction) -> Run | Attempt:
                 rows = rows + block.rank * group.launch.threads + group.row
                 if acquires and barrier.phase:
                     clocks.acquire(rows, barrier.released)
+                    if "cluster" in ins.opcode and barrier.far is not None:
+                        clocks.widen(rows, barrier.far)
                     clocks.observe(rows, barrier.column, barrier.phase)
                 elif barrier.phase:
                     clocks.hear(rows, barrier.released)

@@ -34,11 +34,14 @@ class NamedPhases:
     """The last phase of each barrier of a block and those who have arrived since.
 
     mates: threads that come together, a warp, or a warpgroup where its products keep it together
+    first: the number in the cluster of the block's first thread
     told: tells which arrivals, by (threads, when), threads know of by flags in global memory
     """
 
-    def __init__(self, clocks: Clocks, mates: int, told: Callable[[Array, Array, Array], Array]) -> None:
-        self._clocks, self._mates, self._told = clocks, mates, told
+    def __init__(
+        self, clocks: Clocks, mates: int, first: int, told: Callable[[Array, Array, Array], Array]
+    ) -> None:
+        self._clocks, self._mates, self._first, self._told = clocks, mates, first, told
         self._last: dict[int, _Arrivals] = {}  # by number
         self._open: dict[int, list[_Arrivals]] = {}
         self._early: dict[int, tuple[int, int]] = {}
@@ -56,9 +59,9 @@ class NamedPhases:
         # The arrival of one warp ended the phase at once: nobody else is counted in it.
         if len(np.unique(last.rows // WARP)) == 1:
             return
-        groups = last.rows // self._mates
-        for mates in np.unique(rows // self._mates).tolist():
-            mine = rows[rows // self._mates == mates]
+        groups, own = ((some - self._first) // self._mates for some in (last.rows, rows))
+        for mates in np.unique(own).tolist():
+            mine = rows[own == mates]
             heard = (self._clocks.heard[mine].max(0)[last.rows] >= last.clocks) | (groups == mates)
             missing = np.setdiff1d(groups, groups[heard])
             if not len(missing):

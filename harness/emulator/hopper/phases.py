@@ -33,8 +33,10 @@ class Mbarrier:
     everywhere: the phase of the cluster's barrier after which other blocks may, too; 0 without one
     column: of its phases in the clocks; `arrived` and `released` are what is known to those who arrived in
       this phase, and in the ended ones
+    far: what threads of other blocks have told by arrivals of the cluster's scope
     begun: what was known where the copies began that have landed in this phase
-    mates: threads that wait as one, a warp, or a warpgroup where its products keep it together
+    mates: threads that wait as one, a warp, or a warpgroup where its products keep it together, of the
+      `threads` of a block
     waits: of the threads that have seen the end of the last phase, their clocks then; `overrun` is one that
       those who ended this phase did not know of, -1 for none
     """
@@ -52,8 +54,10 @@ class Mbarrier:
     column: int = -1
     arrived: Known | None = None
     released: Known | None = None
+    far: Known | None = None
     begun: Known | None = None
     mates: int = WARP
+    threads: int = 1024
     waits: dict[int, int] = field(default_factory=dict)
     overrun: int = -1
     name: str = ""
@@ -86,13 +90,14 @@ class Mbarrier:
 
     def late(self, known: Known) -> int:
         """Return a thread that may still wait for the last phase as far as is `known`, -1 for none."""
-        found: dict[int, int] = {}
+        found: dict[tuple[int, int], int] = {}
         heard = known.widened(max(self.waits, default=0) + 1).heard
         for row, value in self.waits.items():
+            together = row // self.threads, row % self.threads // self.mates
             if heard[row] >= value:
-                found[row // self.mates] = -1
+                found[together] = -1
             else:
-                found.setdefault(row // self.mates, row)
+                found.setdefault(together, row)
         return max(found.values(), default=-1)
 
     def arrive(self, arrivals: int, known: Known | None) -> bool:
@@ -107,7 +112,7 @@ class Mbarrier:
     def tell(self, told: Told | None) -> None:
         """Let those who wait for this phase know what is `told` of global memory."""
         if told is not None:
-            self.arrived = Known(np.zeros((4, 0), np.int32), told).with_(self.arrived)
+            self.arrived = Known(np.zeros((5, 0), np.int32), told).with_(self.arrived)
 
     def land(self, size: int, begun: Known | None = None) -> None:
         """Count `size` bytes that have landed, of a copy that began where `begun` was known."""

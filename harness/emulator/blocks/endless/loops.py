@@ -15,18 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.emulator.blocks import special
+from harness.emulator.blocks.endless.turns import (
+    Comparison,
+    comparisons,
+    exits,
+    last_turns,
+    turns_left,
+    value_of,
+)
 from harness.emulator.blocks.slice import Repeats
-from harness.emulator.group import spread
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.numbers.values import Array, Lanes
-from harness.emulator.ptx.literals import literal
 from harness.errors import NotEnded
 
 if TYPE_CHECKING:
     from harness.emulator.blocks.batch import Batch
     from harness.emulator.blocks.runner import Runner
-    from harness.emulator.ptx.program import Instruction
 
 BUDGET = 5_000_000  # instructions of a batch, unless its launch says otherwise
 PATIENCE = 50_000  # of them in a loop that nothing bounds, and one for every four bytes of the arguments
@@ -42,7 +46,6 @@ _YIELD = 16  # turns after which lanes in an endless loop let others run
 # most such times of a launch.
 _FAIR, _TIMES = (1 / 8, 1 / 2), 3
 _LET = 1 / 8  # of the turns of `_SLOW`, in a loop that lets others run, who take the time
-_EXACT = {"eq", "ne", "equ", "neu"}
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Loops:
         self.unbounded: dict[int, str] = {}
         self._shared = False  # others have run since the loop was first the outermost one
         self._fair = batch.launch.fair
+        self._compared: dict[Edge, list[Comparison]] = {}
         self._taken: dict[tuple[int, int], int] = {}  # how often those loops that let others run
         self._let = False  # one that might have gone on did so in this turn of the batch
 
@@ -197,8 +201,10 @@ class Loops:
                 return True
             runner.join(edge.target, where)
             raise batch.hangs(f"the loop that ends at {self._source(edge)} does the same again and again")
-        compared = self._compared(edge)
-        values = [_value(runner, text, kind) for ins, kind in compared for text in ins.operands[1:3]]
+        if edge not in self._compared:
+            self._compared[edge] = comparisons(launch.code, edge.target, edge.pc)
+        compared = self._compared[edge]
+        values = [value_of(runner, text, c.kind) for c in compared for text in c.instruction.operands[1:3]]
         self._shots.append((used, where, values))
         lanes = broadcast_mask(where, runner.group.shape)
         self._turns = self._turns + lanes  # where each warp takes its turns apart, 16 may be of as many warps
@@ -210,7 +216,7 @@ class Loops:
             return edge.row in self.unbounded and not launch.livelocks.lets
         return False
 
-    def _judge(self, runner: Runner, edge: Edge, compared: list[tuple[Instruction, str]], used: int) -> None:
+    def _judge(self, runner: Runner, edge: Edge, compared: list[Comparison], used: int) -> None:
         """Raise EmulatorError for a loop that takes longer than the budget, or that nothing bounds."""
         batch, launch = self._batch, self._batch.launch
         if len(self._shots) < 3:
@@ -222,10 +228,10 @@ class Loops:
         if not lanes.any():
             return
         turns = np.full((2, *shape), np.inf)
-        for place, (ins, _) in enumerate(compared):
+        for place, one in enumerate(compared):
             pairs = [shot[2][2 * place : 2 * place + 2] for shot in self._shots]
             gaps = np.stack([np.broadcast_to(a - b, shape) for a, b in pairs])
-            turns = np.minimum(turns, turns_left(ins, [np.take_along_axis(gaps, i, 0)[0] for i in latest]))
+            turns = np.minimum(turns, turns_left(one, [np.take_along_axis(gaps, i, 0)[0] for i in latest]))
         even, left = turns[:, lanes].max(axis=1, initial=0)
         times = np.array([shot[0] for shot in self._shots])
         span = int((times[latest[2]] - times[latest[0]])[:, lanes].max())  # of two turns, in instructions
@@ -233,7 +239,8 @@ class Loops:
         _, first, since = self._began[edge.row]
         seconds, spent = time.thread_time() - since, used - first
         if np.isfinite(even) and total > launch.budget:
-            if len(self._exits(edge)) == 1:
+            if len(exits(launch.entry, edge.target, edge.pc)) == 1:
+                runner.join(edge.target, self._shots[-1][1])
                 raise batch.too_long(self._source(edge), int(even), int(total))
             self._let_others(edge, seconds)
         if np.isfinite(left) or launch.livelocks.hopes:
@@ -244,9 +251,10 @@ class Loops:
         scale = launch.budget / BUDGET * share
         if self._let_others(edge, seconds):
             return
-        few = launch.threads * batch.blocks <= _SLOW[2] and not batch.beside  # where others take the time
-        enough = _SLOW[1] * (_LET if self._fair.had else 1)
-        slow = few and spent * 2 / span > enough and seconds > _SLOW[0] * max(share, scale)
+        few = launch.threads * sum(other.blocks for other in launch.livelocks.batches.values()) <= _SLOW[2]
+        enough = _SLOW[1] * (_LET if self._fair.had and not batch.beside else 1)
+        longest = _SLOW[0] * (1 if batch.beside else max(share, scale))
+        slow = few and spent * 2 / span > enough and seconds > longest
         if slow or (spent > launch.patience and seconds > _SECONDS * scale):
             said = self.unbounded[edge.row] = (
                 f"the loop that ends at {self._source(edge)} has not ended after {spent:,} "
@@ -267,77 +275,3 @@ class Loops:
 
     def _source(self, edge: Edge) -> str:
         return str(self._batch.launch.entry.instructions[edge.pc].source)
-
-    def _exits(self, edge: Edge) -> list[Instruction]:
-        """Return the instructions by which threads leave a loop."""
-        body = range(edge.target, edge.pc + 1)
-        found = []
-        for ins in self._batch.launch.entry.instructions[edge.target : edge.pc + 1]:
-            leaves = any(target not in body for target in ins.targets)
-            falls = ins.index == edge.pc and bool(ins.guard)
-            if leaves or falls or ins.opcode[0] in ("exit", "ret", "trap"):
-                found.append(ins)
-        return found
-
-    def _compared(self, edge: Edge) -> list[tuple[Instruction, str]]:
-        """Return the comparisons of the guards by which threads leave a loop, and the type of each."""
-        # ``@p bra`` before an exit without a guard leads past it.
-        exits = [(ins, self._batch.launch.entry.instructions[ins.index - 1]) for ins in self._exits(edge)]
-        guards = {ins.guard or (before.guard if before.targets else "") for ins, before in exits} - {""}
-        found = []
-        for ins in reversed(self._batch.launch.entry.instructions[edge.target : edge.pc + 1]):
-            if ins.operands and guards & set(ins.operands[0].split("|")):
-                if ins.opcode[0] == "setp" and len(ins.operands) >= 3:
-                    found.append((ins, ins.opcode[-1]))
-                guards |= set(ins.operands[1:])  # of ``and.pred`` and the like
-        return found
-
-
-def _value(runner: Runner, text: str, kind: str) -> Array:
-    """Return the value of an operand of a comparison, float64, that broadcasts to (T, C); NaN if unknown."""
-    group = runner.group
-    found: Any = literal(text)
-    if text in group.launch.numbers:
-        found = group.registers[group.launch.numbers[text]]
-    elif found is None and (read := special.reader(text)) is not None:
-        found = read(group)
-    try:
-        if found is None:
-            return np.array(np.nan)
-        if kind in ("f32", "f64"):
-            return np.array(group.floating(found, np.float32 if kind == "f32" else np.float64), np.float64)
-        whole = spread(group.integer(found, int(kind[1:])), group.shape)
-        if kind[0] == "u" and kind != "u64":
-            whole = whole & ((1 << int(kind[1:])) - 1)
-        return whole.astype(np.float64)
-    except (AttributeError, TypeError, ValueError):  # a register of another type than the comparison's
-        return np.array(np.nan)
-
-
-def last_turns(taken: Array) -> list[Array]:
-    """Return the places of the last three turns of each lane, (1, T, C), the latest one last; -1 for none.
-
-    taken: the lanes that took each turn, (turns, T, C); warps that wait for each other take theirs in turn
-    """
-    ranks = np.where(taken, np.arange(len(taken)).reshape(-1, 1, 1), -1)
-    return [at[np.newaxis] for at in np.sort(ranks, axis=0)[-3:]]
-
-
-def turns_left(ins: Instruction, gaps: list[Array]) -> Array:
-    """Return, per lane, the turns until a comparison comes out otherwise: inf where it does not near that.
-
-    gaps: the difference of what is compared at three turns, the latest one last, (T, C)
-
-    The result is (2, T, C): where the difference changes by the same amount each turn, and where it nears
-    zero in any way.
-    """
-    first, second, now = gaps
-    steps = np.stack([second - first, now - second])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        slowest = np.abs(steps).min(0)
-        turns = np.floor(np.abs(now) / slowest) + 1
-        nears = (np.sign(steps) == -np.sign(now)).all(0) & np.isfinite(turns)
-        even = nears & (steps[0] == steps[1])
-        if _EXACT.intersection(ins.opcode[1:]):  # it may step over zero
-            nears = even = even & (np.mod(now, slowest) == 0)
-    return np.where(np.stack([even, nears]), turns, np.inf)

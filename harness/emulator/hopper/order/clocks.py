@@ -11,17 +11,18 @@ from harness.emulator.numbers.values import Array
 from harness.emulator.watch.knowledge import Knowledge
 from harness.emulator.watch.patterns import WARP
 
-_SEEN, _FENCED, _PASSED, _HEARD = range(4)  # the rows of a table
+_SEEN, _FENCED, _PASSED, _HEARD, _SCOPED = range(5)  # the rows of a table
 
 
 @dataclass(frozen=True)
 class Known:
-    """Knowledge at one point: a table of clocks (4, columns), and what is `told` of global memory.
+    """Knowledge at one point: a table of clocks (5, columns), and what is `told` of global memory.
 
     seen: what is known, with its effects
     fenced, passed: of that, what comes before a proxy fence; one of the thread that made an access counts for
       `fenced`, one of any thread on the way from it for `passed`
     heard: what has happened before, whether or not its effects are known
+    scoped: of what is seen, what was told by means whose scope has both threads
     """
 
     table: Array
@@ -31,6 +32,7 @@ class Known:
     fenced = property(lambda self: self.table[_FENCED])
     passed = property(lambda self: self.table[_PASSED])
     heard = property(lambda self: self.table[_HEARD])
+    scoped = property(lambda self: self.table[_SCOPED])
 
     def with_(self, other: Known | None) -> Known:
         """Return what is known by either."""
@@ -44,6 +46,12 @@ class Known:
         """Return the same with at least so many columns."""
         more = columns - self.table.shape[1]
         return self if more <= 0 else replace(self, table=np.pad(self.table, ((0, 0), (0, more))))
+
+    def narrow(self, first: int, end: int) -> Known:
+        """Return the same, told by means whose scope has none but the threads from `first` up to `end`."""
+        table = self.table.copy()
+        table[_SCOPED, :first] = table[_SCOPED, end:] = 0
+        return replace(self, table=table)
 
     def hearsay(self) -> Known:
         """Return what has happened, without its effects: so much a relaxed arrival and a copy's end tell."""
@@ -73,7 +81,7 @@ class Clocks:
     Column t is that of thread t: its own value counts the points at which it has published what it did.
     Further columns are allocated for streams of asynchronous operations.
 
-    seen, fenced, passed, heard: int32 (threads, columns), see `Known`
+    seen, fenced, passed, heard, scoped: int32 (threads, columns), see `Known`
     generic: bool (columns,), the accesses of a column are made through the generic proxy
     settled: int32 (threads,), a thread's value when its warp last waited for something: what it read until
       then it has got, whatever proxy writes next
@@ -89,7 +97,7 @@ class Clocks:
         self._copies: list[int] = []  # first columns of streams that each thread has one of
         self._used = threads
         room = threads + 64
-        self._table = np.zeros((4, threads, room), np.int32)
+        self._table = np.zeros((5, threads, room), np.int32)
         self.generic = np.ones(room, np.bool_)
         self.tick(np.arange(threads))
 
@@ -97,6 +105,7 @@ class Clocks:
     fenced = property(lambda self: self._table[_FENCED])
     passed = property(lambda self: self._table[_PASSED])
     heard = property(lambda self: self._table[_HEARD])
+    scoped = property(lambda self: self._table[_SCOPED])
 
     def columns(self, count: int, *, generic: bool) -> int:
         """Allocate `count` columns for streams, and return the first."""
@@ -159,14 +168,22 @@ class Clocks:
             self.fenced[rows, first + rows] = self.seen[rows, first + rows]
         self.tick(rows)
 
+    def widen(self, rows: Array, known: Known | None = None) -> None:
+        """Let the threads `rows` know what is `known`, or all that they have seen, by a wide enough scope."""
+        if known is None:
+            self.scoped[rows] = self.seen[rows]
+            return
+        width = known.table.shape[1]
+        self.scoped[rows, :width] = np.maximum(self.scoped[rows, :width], known.scoped)
+
     def observe(self, rows: Array, column: int, value: int) -> None:
         """Let the threads `rows` know that the operations of a stream up to `value` are complete."""
         self._table[:, rows, column] = np.maximum(self._table[:, rows, column], value)
 
     def tick(self, rows: Array) -> None:
         """Begin a new interval of the threads `rows`."""
-        self._table[_SEEN, rows, rows] += 1
-        self._table[_HEARD, rows, rows] += 1
+        for which in (_SEEN, _HEARD, _SCOPED):
+            self._table[which, rows, rows] += 1
 
     def own(self, rows: Array) -> Array:
         """Return the values of the threads `rows` in their own columns."""

@@ -11,6 +11,7 @@ import numpy as np
 from harness.emulator.group import Group, spread
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.shadow import Earlier, Places
+from harness.emulator.hopper.order.words import edge, hazard, verb, words
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array, Integer, Lanes
@@ -267,15 +268,7 @@ def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kin
         site = ins if before == "same" else launch.entry.instructions[earlier.site]
         variable, offset = launch.variable("shared", byte & _MASK)
         now = "read" if (kind or what) == "read" else "write"
-        name = (
-            "WAW hazard"
-            if before != "read" and now == "write"
-            else "WAR hazard"
-            if before == "read"
-            else "RAW hazard"
-        )
-        if earlier.unfenced:
-            name = "missing proxy fence"
+        name = hazard(before, now, earlier)
         benign = earlier.alike or earlier.passed
         key = (site.source, ins.source, variable, benign)
 
@@ -285,15 +278,15 @@ def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kin
             return f"thread {launch.thread(row % threads)}{far}"
 
         def make() -> Finding:
-            verb = "reads" if before == "read" else "writes"
+            did = "reads" if before == "read" else "writes"
             begun = earlier.column >= threads * len(cluster.blocks)
-            first = f"{_words(site) if begun else who(earlier.column)} {verb} it"
-            second = f"{who(int(rows[lane]))} {_verb(what)} it" if rows is not None else f"{what} {now}s it"
+            first = f"{words(site) if begun else who(earlier.column)} {did} it"
+            second = f"{who(int(rows[lane]))} {verb(what)} it" if rows is not None else f"{what} {now}s it"
             second += ", the same value" if earlier.alike else ""
             return Finding(
                 kind=name,
                 message=f"{variable} at byte {offset}: {first}, then {second}; "
-                f"{_edge(site, earlier, ins)}: block {launch.block_index(block.first)}",
+                f"{edge(site, earlier, ins)}: block {launch.block_index(block.first)}",
                 sources=(site.source, ins.source),
                 variable=variable,
                 offset=offset,
@@ -304,47 +297,3 @@ def _reporter(block: Block, ins: Instruction, what: str, rows: Array | None, kin
         launch.findings.add(name, key, 1, make)
 
     return report
-
-
-def _verb(what: str) -> str:
-    return {"read": "reads", "write": "writes", "atomic": "updates", "cp.async": "copies into"}.get(
-        what, what
-    )
-
-
-def _words(ins: Instruction) -> str:
-    """Return the name of an asynchronous operation."""
-    parts = set(ins.opcode)
-    if ins.opcode[0] == "wgmma":
-        return "the wgmma"
-    if "bulk" in parts:
-        stores = ins.opcode[ins.opcode.index("tensor") + 2 if "tensor" in parts else 3] == "global"
-        return "the TMA store" if stores else "the TMA load"
-    return f"the {'.'.join(ins.opcode[:2])}"
-
-
-def _edge(site: Instruction, earlier: Earlier, ins: Instruction) -> str:
-    """Return what would order the access `site` before that of `ins`."""
-    if earlier.passed:
-        return (
-            "fence.proxy.async comes after what orders them, in another thread than the first: PTX's memory "
-            "model allows that, but NVIDIA's guide has it in the thread that made the first, before what "
-            "orders them"
-        )
-    if earlier.unfenced:
-        return (
-            "they are ordered, but through different proxies: the thread that made the first access needs "
-            "fence.proxy.async after it and before the barrier or arrival that orders the two"
-        )
-    words = _words(site)
-    if words == "the wgmma":
-        return "nothing waits for the wgmma before: wgmma.wait_group, and an arrival after it, would"
-    if words == "the TMA store":
-        return "it is not waited for before: cp.async.bulk.wait_group.read in the thread that began it would"
-    if words == "the TMA load" or site.opcode[:2] in (("st", "async"), ("red", "async")):
-        return "it is not waited for before: a wait for the phase of its mbarrier would"
-    if site.opcode[:2] == ("cp", "async"):
-        return "it is not waited for before: cp.async.wait_group, and a barrier after it, would"
-    if ins.opcode[0] in ("wgmma", "cp"):
-        return "nothing orders the two: a barrier, or an mbarrier that the first arrives at, would"
-    return "nothing orders the two: a barrier would"

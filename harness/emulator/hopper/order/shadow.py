@@ -28,6 +28,7 @@ class Earlier:
     unfenced: the two are ordered, and only the proxy fence is missing
     passed: a proxy fence lies on the way from it, in another thread than its own
     alike: both store the same value
+    narrow: the two are ordered by an mbarrier, by a scope that does not have both threads
     """
 
     column: int
@@ -35,6 +36,7 @@ class Earlier:
     unfenced: bool
     passed: bool = False
     alike: bool = False
+    narrow: bool = False
 
 
 Report = Callable[[str, Earlier, int, int], None]
@@ -158,6 +160,11 @@ class Shadow:
         if kind == "read":
             if not len(rows):
                 return
+            narrow = (column >= 0) & (column < clocks.threads) & ~unknown
+            narrow &= clocks.scoped[row, column] < self._value[places]
+            narrow &= clocks.seen[row, column] >= self._value[places]
+            if narrow.any():
+                self._report("write", narrow, places, column, report, narrow=True)
             warps = rows // 32  # ascending
             ends = [*(np.flatnonzero(warps[1:] != warps[:-1]) + 1).tolist(), len(warps)]
             begin = 0
@@ -198,6 +205,7 @@ class Shadow:
         report: Report,
         reads: Reads | None = None,
         alike: Array | None = None,
+        narrow: bool = False,
     ) -> None:
         """Report the first of the accesses `bad`, bool (n, k), and of those that are not `alike`."""
         if alike is not None and alike.any() and (bad & ~alike).any():
@@ -209,7 +217,9 @@ class Shadow:
         if kind == "same":
             site = _NONE
         same = alike is not None and bool(alike[lane, k])
-        found = Earlier(column=int(column[lane, k]), site=int(site), unfenced=False, alike=same)
+        found = Earlier(
+            column=int(column[lane, k]), site=int(site), unfenced=False, alike=same, narrow=narrow
+        )
         report(kind, found, place * self.grain, lane)
 
     # -- accesses of asynchronous operations

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from harness.emulator.access import Place, load, observe, place, store
+from harness.emulator.access import Place, check_written, load, observe, place, store
 from harness.emulator.decode import Decoder, Run, handles
 from harness.emulator.group import BITS_OF, Group, spread
 from harness.emulator.hopper.tma import tensormap
@@ -85,6 +85,7 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
             observe(group, ins, found, READ, 8)
             if found.where is False:
                 return
+            check_written(group, ins, found, 8)
             value = load(group, found, 8)
             base, offset = into(group)
             target = place(group, ins, "global", shift(base, offset + begin), one, 8)
