@@ -26,7 +26,7 @@ from harness.emulator.memory import Allocation
 from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.program import Instruction
-from harness.emulator.watch.conflicts import Access, Values, report
+from harness.emulator.watch.conflicts import Access, Values, never, report
 from harness.emulator.watch.findings import Rewatch
 from harness.emulator.watch.knowledge import (
     BLOCK,
@@ -43,6 +43,7 @@ from harness.emulator.watch.shadow import (
     CLUSTER_WRITE,
     WRITE,
     Lanes,
+    Reads,
     Shadow,
     Watched,
     kind_of,
@@ -51,7 +52,6 @@ from harness.emulator.watch.touches import ATOMIC, READ
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
-
 
 T = TypeVar("T")
 UNITS = 3  # a thread, its bulk stores and its bulk loads have clocks of their own
@@ -79,6 +79,7 @@ class RaceWatch:
         self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
         self._readers: dict[int, set[int]] = defaultdict(set)  # the first blocks of their batches
         self._forgotten: set[int] = set()  # the allocations whose reads are not kept
+        self.reads = Reads() if launch.footprints else None
         self._meanings: dict[int, Semantics] = {}
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
         self.unfenced: Unfenced | None = None
@@ -174,6 +175,8 @@ class RaceWatch:
                 if mine is not False:
                     self.record(group, ins, kind, one, address, mine, size)
             return
+        if kind == READ and self.reads is not None and owner.index not in self._known:
+            self.reads.add(owner, spread(address, group.shape), where, size)
         state = group.batch.order.state
 
         def touch(watched: Watched) -> None:
@@ -212,6 +215,11 @@ class RaceWatch:
         starts = [one.start for one in self._launch.arena.allocations]
         written = {starts[index]: watched.written() for index, watched in self._watched.items()}
         return {start: (start + ends[0], start + ends[1]) for start, ends in written.items() if ends}
+
+    def footprints(self) -> dict[int, dict[int, Array]]:
+        """Return what the kernel accessed of each allocation, by its index: see `shadow.Footprint`."""
+        found = self.reads.footprints() if self.reads is not None else {}
+        return found | {index: watched.footprint() for index, watched in self._watched.items()}
 
     def record_shared(
         self,
@@ -269,7 +277,7 @@ class RaceWatch:
         for word in words:
             lanes = whole.moved(word * watched.columns)
             made = Access(ins, access, lanes, watched, name, word, values)
-            ordered = _never if "nc" in ins.opcode else knows
+            ordered = never if "nc" in ins.opcode else knows
             for conflict in watched.shadow.conflicts(access, lanes, threads, ordered, clusters):
                 report(self._launch, made, conflict)
             watched.shadow.add(access, lanes, ins.index, knows, atomic=kind == ATOMIC)
@@ -340,11 +348,3 @@ class RaceWatch:
             published[cell] = order.knowledge.join(int(before[i]), int(mine[i]))
         if ins.opcode[0] == "atom":
             order.read(at, before, meaning)
-
-
-def _never(lanes: Array, threads: Array, stamps: Array) -> Array:
-    """Return that no order counts: ``ld.global.nc`` is for what no thread writes while the kernel runs.
-
-    It need not see what was written before it (PTX ISA, "ld.global.nc": its cache is not coherent).
-    """
-    return np.zeros(len(threads), np.bool_)

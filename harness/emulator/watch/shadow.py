@@ -15,10 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.emulator.numbers.values import Array
+from harness.emulator.memory import ONES, Allocation
+from harness.emulator.numbers.values import Array, Mask
+from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.watch.crowd import Crowd
 from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, Semantics
 
+Footprint = dict[int, Array]  # by kind of access the bytes that a launch accessed of a buffer, see `runs`
 Ends = tuple[tuple[Array, Array, Array], ...]  # by end, lowest and highest: thread + 1, stamp, instruction
 
 # Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block or a
@@ -27,6 +30,8 @@ READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE, CLUSTER_READ, C
 KINDS = 8
 _GRAIN = 4  # bytes of a cell until a smaller access asks for finer ones
 READS = (READ, STRONG_READ, BLOCK_READ, CLUSTER_READ)
+# Another launch is outside of all blocks and clusters: to it what is strong within those is plain.
+_OUTSIDE = (READ, WRITE, STRONG_READ, STRONG_WRITE, READ, WRITE, READ, WRITE)
 _SCOPES = {STRONG_READ: GRID, STRONG_WRITE: GRID, BLOCK_READ: BLOCK, BLOCK_WRITE: BLOCK}
 _SCOPES |= {CLUSTER_READ: CLUSTER, CLUSTER_WRITE: CLUSTER}
 
@@ -144,6 +149,15 @@ class Shadow:
         kept = [ends[0][0] != 0 for kind, ends in enumerate(self._kept) if ends and kind not in READS]
         cells = np.nonzero(np.logical_or.reduce(kept))[0] if kept else np.empty(0, np.int64)
         return cells if len(cells) else None
+
+    def accessed(self) -> dict[int, Array]:
+        """Return which cells were accessed by each kind of access: READ, WRITE, and those that are strong."""
+        found: dict[int, Array] = {}
+        for kind, ends in enumerate(self._kept):
+            if ends is not None:
+                seen = ends[0][0] != 0
+                found[_OUTSIDE[kind]] = found.get(_OUTSIDE[kind], False) | seen
+        return found
 
     def earlier(self, kind: int, lanes: Lanes) -> Iterator[tuple[Array, Array, Array, Array]]:
         """Yield the accesses of a kind that other threads have made to the cells of lanes.
@@ -291,8 +305,43 @@ class Watched:
         cells = self.shadow.written()
         return None if cells is None else (int(cells[0]) * self.grain, (int(cells[-1]) + 1) * self.grain)
 
+    def footprint(self) -> Footprint:
+        """Return the bytes, in an allocation, that were accessed."""
+        found = {kind: runs(cells) * self.grain for kind, cells in self.shadow.accessed().items()}
+        return {kind: some for kind, some in found.items() if len(some)}
+
     def refine(self, size: int) -> None:
         """Make the cells small enough for accesses of `size` bytes."""
         while self.grain > size:
             self.grain //= 2
             self.shadow = self.shadow.refined(self.columns)
+
+
+class Reads:
+    """The bytes that a launch read of buffers that it does not store to, and of which there is no shadow."""
+
+    def __init__(self) -> None:
+        self._flags: dict[int, Array] = {}  # by index of the allocation
+
+    def add(self, owner: Allocation, addresses: Array, where: Where, size: int) -> None:
+        """Add a read of `size` bytes at an address of each lane."""
+        flags = self._flags.get(owner.index)
+        if flags is None:
+            flags = self._flags[owner.index] = np.zeros((owner.end - owner.start + 15) // 8 * 8, np.uint8)
+        some = (
+            addresses[np.broadcast_to(where.array, addresses.shape)] if isinstance(where, Mask) else addresses
+        )
+        unit = min(size & -size, 8)
+        first = (some - owner.start) // unit
+        for word in range(size // unit):
+            flags.view(f"u{unit}")[first + word] = ONES[unit]
+
+    def footprints(self) -> dict[int, Footprint]:
+        """Return them by index of the allocation."""
+        return {index: {READ: runs(flags != 0)} for index, flags in self._flags.items()}
+
+
+def runs(flags: Array) -> Array:
+    """Return the runs of true among flags, each as the first place and the one behind the last: (n, 2)."""
+    edges = np.nonzero(np.diff(flags, prepend=False, append=False))[0]
+    return edges.reshape(-1, 2)

@@ -176,6 +176,10 @@ class GlobalMemory:
             if bulk.kind == STRONG_WRITE and races.unfenced is not None:
                 races.unfenced.reduction(block.order, bulk.instruction, lanes, watched, owner.name)
 
+        if bulk.kind == READ and races.reads is not None:
+            address = place.all()
+            inside = (address >= owner.start) & (address + place.size <= owner.end)
+            races.reads.add(owner, address[inside], True, place.size)
         races.watch(owner, bulk.kind == READ, touch, block.first)
 
     def _unfenced(self, access: Access, conflict: Conflict, block: Block) -> None:
