@@ -63,6 +63,7 @@ def _run(asked: dict[str, Any], program: Path, tell: Callable[[Event], None]) ->
         tell,
         lambda text: library.harness_print(text, len(text)),
         library,
+        asked["called"],
     )
 
     def call(name: bytes, caller: int | None, arguments: Any, count: int) -> int:

@@ -13,8 +13,8 @@ from harness.errors import HarnessError
 from harness.support import files, tools
 
 _NAME = re.compile(
-    r"(?:cuda(?:Malloc|HostAlloc)\w*)\s*(?:<[^;(]*>)?\s*\(\s*(?:\(\s*void\s*\*\s*\*\s*\)|reinterpret_cast<[^>]*>\s*\()?"
-    r"\s*\(?&?\s*(?P<name>[A-Za-z_][\w.\[\]>-]*)"
+    r"(?:cuda(?:Malloc|HostAlloc|StreamCreate)\w*)\s*(?:<[^;(]*>)?\s*\(\s*(?:\(\s*void\s*\*\s*\*\s*\)|reinterpret_cast<[^>]*>\s*\()?"
+    r"[\s(&]*(?P<name>[A-Za-z_][\w.\[\]>-]*)"
 )
 
 
@@ -40,6 +40,7 @@ class Places:
         self._program, self._base = program, base
         self._foreign = tuple(map(os.path.normpath, foreign))
         self._known: dict[int, Place] = {}
+        self._names: set[int] = set()  # calls that give something a name
 
     def learn(self, callers: Iterable[int]) -> None:
         """Look up addresses together, which takes no longer than one of them."""
@@ -68,12 +69,24 @@ class Places:
         self.learn([caller])
         return self._known.get(caller, Place())
 
+    def names(self, caller: int) -> None:
+        """Note that a call allocates, or creates a stream."""
+        self._names.add(caller)
+
     def named(self, caller: int) -> str:
-        """Return what the line of an allocation calls it; empty if it does not say."""
+        """Return what the line of an allocation, or a stream's, calls it; empty if it does not say.
+
+        Of several such calls in a line the first has the lowest address.
+        """
+        self.names(caller)
+        self.learn(self._names)
         place = self.of(caller)
         try:
             lines = files.text(Path(place.file), errors="replace").splitlines() if place.line else []
         except (HarnessError, OSError):
             return ""
-        found = _NAME.search(lines[place.line - 1]) if 0 < place.line <= len(lines) else None
-        return found["name"].rstrip("->.") if found else ""
+        found = [
+            m["name"] for m in _NAME.finditer(lines[place.line - 1] if 0 < place.line <= len(lines) else "")
+        ]
+        alike = sorted(one for one in self._names if self._known.get(one) == place)
+        return found[alike.index(caller) % len(found)].rstrip("->.") if found else ""

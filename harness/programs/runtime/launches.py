@@ -25,10 +25,11 @@ from harness.programs.runtime.host import (
 )
 from harness.programs.runtime.memory import DeviceMemory
 from harness.programs.runtime.modules import Module, allocates, grain, samples
+from harness.programs.runtime.order.operations import Operations
+from harness.programs.runtime.order.unwaited import Guard
+from harness.programs.runtime.order.waiting import Waiting
 from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
-from harness.programs.runtime.unwaited import Guard
-from harness.programs.runtime.waiting import Waiting
 
 _SHARED, _MOST_SHARED = 49_152, 232_448  # bytes a block, without and with cudaFuncSetAttribute
 _DYNAMIC = 8  # cudaFuncAttributeMaxDynamicSharedMemorySize
@@ -76,12 +77,14 @@ class Launches:
         textures: Textures,
         waiting: Waiting,
         places: Places,
+        operations: Operations,
         guard: Guard,
         tell: Callable[[Event], None],
         write: Callable[[bytes], None],
     ) -> None:
         self._how, self._memory, self._registered = how, memory, registered
-        self._textures, self._waiting, self._guard = textures, waiting, guard
+        self._textures, self._waiting = textures, waiting
+        self._operations, self._guard = operations, guard
         self._places, self._tell, self._write = places, tell, write
         self._heap = 0  # bytes that kernels' malloc has given
         self._dynamic: dict[int, int] = {}  # bytes of dynamic shared memory that a kernel may have
@@ -188,6 +191,7 @@ class Launches:
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
         self._heap = run.heap
+        self._operations.launched(asked.kernel, asked.caller, run.footprints)
         for start, end in run.stored.values():
             self._guard.wrote(start, end, asked.kernel)
         self._write(run.output.encode())
@@ -221,6 +225,7 @@ class Launches:
             sample=self._how.sample,
             private=self._memory.private,
             heap=self._heap,
+            footprints=self._operations.watching,
         )
 
     @staticmethod

@@ -1,0 +1,231 @@
+"""Operations of a program, and races between them: two that nothing orders access the same bytes, one writes.
+
+Launches, copies, memsets, and what `cudaMallocAsync` and `cudaFreeAsync` do, which is to write all of their
+memory. The bytes are exact, so that streams may have a part of a buffer each. What is strong, as atomics are,
+does not race with what is strong, as within a kernel (`shadow.within`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from harness.emulator.numbers.values import Array
+from harness.emulator.watch.shadow import READ, STRONG_READ, STRONG_WRITE, WRITE, Footprint, within
+from harness.programs.events import Event, Raced
+from harness.programs.places import Places
+from harness.programs.runtime.memory import DeviceMemory
+from harness.programs.runtime.order.clocks import LEGACY, Clock, Clocks, Line, joined
+
+_VERBS = {READ: "reads", WRITE: "writes", STRONG_READ: "reads", STRONG_WRITE: "updates"}
+_CONFLICTS = [
+    (a, b) for a in (WRITE, STRONG_WRITE, READ, STRONG_READ) for b in _VERBS if within(a, b) is None
+]
+_WHOLE = {"cudaMallocAsync": "allocates", "cudaFreeAsync": "frees"}
+
+
+@dataclass(kw_only=True, eq=False)
+class Operation:
+    """Something that host code puts into a stream.
+
+    what: the function, or the kernel by its PTX name
+    caller: where it was called
+    stream: the stream; line: that, or the branch of a graph that was launched in it
+    number, clock: of it, and what it comes after
+    waited: host code waits until it is done
+    footprint: by the start of each allocation the addresses that it accesses, as runs, by kind
+    """
+
+    what: str
+    caller: int
+    stream: Line
+    line: Line
+    number: int
+    clock: Clock
+    waited: bool = False
+    footprint: dict[int, Footprint] = field(default_factory=dict)
+
+    def after(self, other: Operation) -> bool:
+        """Return whether it comes after an earlier operation."""
+        return other.number <= self.clock.get(other.line, 0)
+
+    def key(self) -> object:
+        """Return what another operation of the line has that does the same, and takes its place."""
+        parts = ((start, kind, some) for start, one in self.footprint.items() for kind, some in one.items())
+        return self.what, self.caller, self.stream, *((*at, some.tobytes()) for *at, some in parts)
+
+
+class Operations:
+    """Does what streams are asked to, and tells the races between it.
+
+    watching: races are looked for; not in a program that has one stream
+    running: the operation that is being done
+    """
+
+    def __init__(
+        self,
+        clocks: Clocks,
+        memory: DeviceMemory,
+        places: Places,
+        tell: Callable[[Event], None],
+        *,
+        watching: bool,
+    ) -> None:
+        self.clocks, self.watching = clocks, watching
+        self._memory, self._places, self._tell = memory, places, tell
+        self.running: Operation | None = None
+        self._made: dict[Line, int] = {}  # where streams were created
+        self._before: dict[Line, dict[object, Operation]] = defaultdict(dict)
+        self._told: set[object] = set()
+
+    def create(self, stream: int, flags: int, caller: int) -> None:
+        """Add a stream."""
+        self._made[stream] = caller
+        self._places.names(caller)
+        self.clocks.create(stream, flags)
+
+    def do(self, stream: Line, what: str, caller: int, work: Callable[[], int | None]) -> int:
+        """Do what a stream is asked to, or a part of what is running; return its error, or 0."""
+        if self.running is not None:
+            return int(work() or 0)
+        clock = self.clocks.before(stream)
+        one, code, clock = self.step(stream, stream, clock, what, caller, work)
+        self.clocks.advance(stream, clock)
+        if one.waited:
+            self.clocks.learn(clock)
+        return code
+
+    def step(
+        self,
+        stream: Line,
+        line: Line,
+        clock: Clock,
+        what: str,
+        caller: int,
+        work: Callable[[], int | None],
+    ) -> tuple[Operation, int, Clock]:
+        """Do an operation after what `clock` tells of; return it, its error, and what is done then."""
+        number = self.clocks.number()
+        one = Operation(what=what, caller=caller, stream=stream, line=line, number=number, clock=clock)
+        self.running = one
+        self._memory.log.clear()
+        try:
+            code = int(work() or 0)
+        finally:
+            self.running = None
+        if self.watching and not code:
+            self._add_log(one)
+            self._watch(one)
+        return one, code, joined(clock, {line: number})
+
+    def launched(self, kernel: str, caller: int, footprints: Mapping[int, Footprint]) -> None:
+        """Say of the operation that is being done that it is a launch, and what that accessed."""
+        one = self.running
+        if one is None:
+            return
+        one.what, one.caller = kernel, caller
+        for start, found in footprints.items():
+            owner = self._memory.at(start)
+            if owner is not None and owner.start == start:  # not of the launch alone
+                one.footprint[start] = {kind: some + start for kind, some in found.items()}
+
+    def _add_log(self, one: Operation) -> None:
+        """Add what copies and the like accessed."""
+        found: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+        for owner, start, end, writes in self._memory.log:
+            found[owner][WRITE if writes else READ].append((start, end))
+        for start, kinds in found.items():
+            one.footprint[start] = {kind: united(some) for kind, some in kinds.items()}
+
+    def _watch(self, one: Operation) -> None:
+        """Tell the races of an operation with those before it, and keep it for those that come."""
+        if not one.footprint:
+            return
+        for line, before in self._before.items():
+            for key, other in [*before.items()]:
+                if self.clocks.known(line, other.number):
+                    del before[key]
+                elif not one.after(other):
+                    self._compare(other, one)
+        mine, key = self._before[one.line], one.key()
+        mine.pop(key, None)
+        mine[key] = one
+
+    def _compare(self, first: Operation, second: Operation) -> None:
+        for start in first.footprint.keys() & second.footprint.keys():
+            one, other = first.footprint[start], second.footprint[start]
+            for kind, later in _CONFLICTS:
+                if kind in one and later in other:
+                    address = common(one[kind], other[later])
+                    if address is not None:
+                        self._report(first, second, kind, later, start, address)
+                        break
+
+    def _report(
+        self, first: Operation, second: Operation, kind: int, later: int, start: int, address: int
+    ) -> None:
+        """Tell a race, once for each pair of places and buffer."""
+        self._memory.name(self._places)
+        found = self._memory.freed(start) or self._memory.at(start)
+        name = found.name if found is not None else "memory"
+        places = self._places.of(first.caller), self._places.of(second.caller)
+        key = (*places, first.what, second.what, name)
+        if key in self._told:
+            return
+        self._told.add(key)
+        what = _WHOLE.get(first.what) or _WHOLE.get(second.what)
+        where = name if what else f"{name} at offset {address - start}"
+        one, other = self._label(first.stream), self._label(second.stream)
+        said = f"{where}: {first.what} in {one} ({places[0]}) {_verb(first, kind)} it, and {second.what} in "
+        said += f"{other} {_verb(second, later)} it; nothing orders the two: {self._remedy(first, second)}"
+        self._tell(Raced(what=said, place=places[1], others=places[:1]))
+
+    def _label(self, stream: Line) -> str:
+        """Return what a stream is called."""
+        if stream == LEGACY:
+            return "the default stream"
+        if stream not in self._made:
+            return "the default stream of a thread"
+        caller = self._made[stream]
+        alike = [one for one, made in self._made.items() if made == caller]
+        number = f" #{alike.index(stream) + 1}" if len(alike) > 1 else ""
+        return f"stream {self._places.named(caller) or 'made'}{number}"
+
+    def _remedy(self, first: Operation, second: Operation) -> str:
+        """Return what would order two operations."""
+        one, other = self._label(first.stream), self._label(second.stream)
+        if first.line != first.stream and first.stream == second.stream:
+            return "an edge of the graph from the one to the other would"
+        said = (
+            f"cudaStreamWaitEvent in {other}, for an event that is recorded in {one} after the first, would"
+        )
+        if LEGACY in (first.stream, second.stream):
+            own = other if first.stream == LEGACY else one
+            return f"{own} is non-blocking, and the default stream and it do not wait for each other; {said}"
+        return said
+
+
+def _verb(one: Operation, kind: int) -> str:
+    return _WHOLE.get(one.what, _VERBS[kind])
+
+
+def united(ranges: Iterable[tuple[int, int]]) -> Array:
+    """Return ranges as runs: in order, and none that meets another."""
+    found = np.array(sorted(ranges), np.int64).reshape(-1, 2)
+    ends = np.maximum.accumulate(found[:, 1])
+    first = np.concatenate(([True], found[1:, 0] > ends[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return np.stack((found[first, 0], ends[last]), axis=1)
+
+
+def common(one: Array, other: Array) -> int | None:
+    """Return the first place that two series of runs have in common; None if there is none."""
+    if one[-1, 1] <= other[0, 0] or other[-1, 1] <= one[0, 0]:
+        return None
+    place = np.minimum(np.searchsorted(other[:, 1], one[:, 0], side="right"), len(other) - 1)
+    starts = np.maximum(one[:, 0], other[place, 0])
+    met = starts < np.minimum(one[:, 1], other[place, 1])
+    return int(starts[np.argmax(met)]) if met.any() else None
