@@ -16,6 +16,7 @@ _NAME = re.compile(
     r"(?:cuda(?:Malloc|HostAlloc|StreamCreate)\w*)\s*(?:<[^;(]*>)?\s*\(\s*(?:\(\s*void\s*\*\s*\*\s*\)|reinterpret_cast<[^>]*>\s*\()?"
     r"[\s(&]*(?P<name>[A-Za-z_][\w.\[\]>-]*)"
 )
+_MADE = re.compile(r"tmpxft_\w+-\d+_(.*)\.cudafe1\.cpp$")
 
 
 class Place(NamedTuple):
@@ -33,11 +34,15 @@ class Places:
 
     program: the shared library that it was built as
     base: returns where that is loaded
+    sources: the program's own files
     foreign: folders of headers that are not the program's own
     """
 
-    def __init__(self, program: Path, base: Callable[[], int], foreign: Sequence[str]) -> None:
+    def __init__(
+        self, program: Path, base: Callable[[], int], sources: Sequence[str], foreign: Sequence[str]
+    ) -> None:
         self._program, self._base = program, base
+        self._sources = {Path(source).stem: source for source in sources}
         self._foreign = tuple(map(os.path.normpath, foreign))
         self._known: dict[int, Place] = {}
         self._names: set[int] = set()  # calls that give something a name
@@ -60,9 +65,14 @@ class Places:
         for block in re.split(r"^(?=0x)", done.stdout, flags=re.MULTILINE)[1:]:
             head, *lines = block.split()[:1] + block.splitlines()[1:]
             found = [re.match(r"(.*):(\d+)", line) for line in lines]
-            read = [Place(os.path.normpath(m[1]), int(m[2])) for m in found if m and m[1][0] != "?"]
+            read = [Place(self._source(m[1]), int(m[2])) for m in found if m and m[1][0] != "?"]
             own = [place for place in read if not place.file.startswith(self._foreign)]
             self._known[int(head, 16) + base + 1] = next(iter(own), Place())
+
+    def _source(self, file: str) -> str:
+        """Return the source for a file that nvcc makes of one: it may name that, with the source's lines."""
+        made = _MADE.search(file)
+        return self._sources.get(made[1], file) if made else os.path.normpath(file)
 
     def of(self, caller: int) -> Place:
         """Return the line of the call that returns to this address."""

@@ -192,7 +192,8 @@ class Operations:
         caller = self._made[stream]
         alike = [one for one, made in self._made.items() if made == caller]
         number = f" #{alike.index(stream) + 1}" if len(alike) > 1 else ""
-        return f"stream {self._places.named(caller) or 'made'}{number}"
+        name = self._places.named(caller)
+        return f"stream {name}{number}" if name else f"a stream of {self._places.of(caller)}{number}"
 
     def _remedy(self, first: Operation, second: Operation) -> str:
         """Return what would order two operations."""
@@ -200,7 +201,7 @@ class Operations:
         if first.line != first.stream and first.stream == second.stream:
             return "an edge of the graph from the one to the other would"
         said = (
-            f"cudaStreamWaitEvent in {other}, for an event that is recorded in {one} after the first, would"
+            f"cudaStreamWaitEvent in {other}, for an event that is recorded in {one} after {first.what}, would"
         )
         if LEGACY in (first.stream, second.stream):
             own = other if first.stream == LEGACY else one
