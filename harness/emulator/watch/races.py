@@ -42,13 +42,14 @@ from harness.emulator.watch.shadow import (
     BLOCK_WRITE,
     CLUSTER_WRITE,
     WRITE,
+    Footprint,
     Lanes,
-    Reads,
     Shadow,
     Watched,
+    footprints,
     kind_of,
 )
-from harness.emulator.watch.touches import ATOMIC, READ
+from harness.emulator.watch.touches import ATOMIC, READ, Reads
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
@@ -79,7 +80,7 @@ class RaceWatch:
         self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
         self._readers: dict[int, set[int]] = defaultdict(set)  # the first blocks of their batches
         self._forgotten: set[int] = set()  # the allocations whose reads are not kept
-        self.reads = Reads() if launch.footprints else None
+        self.reads = Reads(launch.memo) if launch.footprints else None
         self._meanings: dict[int, Semantics] = {}
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
         self.unfenced: Unfenced | None = None
@@ -176,7 +177,7 @@ class RaceWatch:
                     self.record(group, ins, kind, one, address, mine, size)
             return
         if kind == READ and self.reads is not None and owner.index not in self._known:
-            self.reads.add(owner, spread(address, group.shape), where, size)
+            self.reads.add(owner, address, where, size, group.shape)
         state = group.batch.order.state
 
         def touch(watched: Watched) -> None:
@@ -216,10 +217,9 @@ class RaceWatch:
         written = {starts[index]: watched.written() for index, watched in self._watched.items()}
         return {start: (start + ends[0], start + ends[1]) for start, ends in written.items() if ends}
 
-    def footprints(self) -> dict[int, dict[int, Array]]:
-        """Return what the kernel accessed of each allocation, by its index: see `shadow.Footprint`."""
-        found = self.reads.footprints() if self.reads is not None else {}
-        return found | {index: watched.footprint() for index, watched in self._watched.items()}
+    def footprints(self) -> dict[int, Footprint]:
+        """Return what the kernel accessed of each allocation, by its index."""
+        return footprints(self.reads, self._watched)
 
     def record_shared(
         self,

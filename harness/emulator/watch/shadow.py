@@ -10,18 +10,17 @@ a `Crowd`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from harness.emulator.memory import ONES, Allocation
-from harness.emulator.numbers.values import Array, Mask
-from harness.emulator.numbers.values import Lanes as Where
+from harness.emulator.numbers.values import Array
 from harness.emulator.watch.crowd import Crowd
 from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, Semantics
+from harness.emulator.watch.touches import Reads, runs
 
-Footprint = dict[int, Array]  # by kind of access the bytes that a launch accessed of a buffer, see `runs`
+Footprint = dict[int, Array]  # by kind of access the bytes of a buffer, see `touches.runs`
 Ends = tuple[tuple[Array, Array, Array], ...]  # by end, lowest and highest: thread + 1, stamp, instruction
 
 # Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block or a
@@ -317,31 +316,9 @@ class Watched:
             self.shadow = self.shadow.refined(self.columns)
 
 
-class Reads:
-    """The bytes that a launch read of buffers that it does not store to, and of which there is no shadow."""
-
-    def __init__(self) -> None:
-        self._flags: dict[int, Array] = {}  # by index of the allocation
-
-    def add(self, owner: Allocation, addresses: Array, where: Where, size: int) -> None:
-        """Add a read of `size` bytes at an address of each lane."""
-        flags = self._flags.get(owner.index)
-        if flags is None:
-            flags = self._flags[owner.index] = np.zeros((owner.end - owner.start + 15) // 8 * 8, np.uint8)
-        some = (
-            addresses[np.broadcast_to(where.array, addresses.shape)] if isinstance(where, Mask) else addresses
-        )
-        unit = min(size & -size, 8)
-        first = (some - owner.start) // unit
-        for word in range(size // unit):
-            flags.view(f"u{unit}")[first + word] = ONES[unit]
-
-    def footprints(self) -> dict[int, Footprint]:
-        """Return them by index of the allocation."""
-        return {index: {READ: runs(flags != 0)} for index, flags in self._flags.items()}
-
-
-def runs(flags: Array) -> Array:
-    """Return the runs of true among flags, each as the first place and the one behind the last: (n, 2)."""
-    edges = np.nonzero(np.diff(flags, prepend=False, append=False))[0]
-    return edges.reshape(-1, 2)
+def footprints(reads: Reads | None, watched: Mapping[int, Watched]) -> dict[int, Footprint]:
+    """Return what a launch accessed of each allocation, by its index."""
+    found: dict[int, Footprint] = {}
+    for index, some in reads.runs().items() if reads is not None else ():
+        found[index] = {READ: some}
+    return found | {index: one.footprint() for index, one in watched.items()}

@@ -1,13 +1,19 @@
-"""Accesses to shared memory, gathered by pattern, and the bytes and blocks in which they overlap."""
+"""Accesses to shared memory, gathered by pattern, and the bytes and blocks in which they overlap.
+
+And the bytes of global memory that a launch reads, for whoever asks what it accessed: a footprint.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
 
-from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, array_of
+from harness.emulator.memory import ONES, Allocation
+from harness.emulator.numbers.algebra import Memo
+from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, array_of, lane_id
 from harness.emulator.ptx.program import Instruction
 
 READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
@@ -141,3 +147,57 @@ def _alike(touch: Touch) -> bool:
     """Return whether an access is the same in every block."""
     by_block = isinstance(touch.address, int) or (touch.address.block is None and touch.address.full is None)
     return by_block and not (isinstance(touch.where, Mask) and touch.where.array.shape[1] > 1)
+
+
+class Reads:
+    """The bytes that a launch read of buffers that it does not store to, and of which there is no shadow."""
+
+    def __init__(self, memo: Memo) -> None:
+        self._memo = memo
+        self._flags: dict[int, Array] = {}  # by index of the allocation
+
+    def add(
+        self, owner: Allocation, address: Integer, where: Lanes, size: int, shape: tuple[int, int]
+    ) -> None:
+        """Add a read of `size` bytes by lanes, (threads, blocks). In a loop only its offset changes."""
+        offset, key = (address, 0) if isinstance(address, int) else (address.offset, address.key)
+
+        def make() -> tuple[int, Array | slice]:
+            found = np.broadcast_to(array_of(address), shape)
+            if isinstance(where, Mask):
+                found = found[np.broadcast_to(where.array, shape)]
+            low, high = int(found.min()), int(found.max())
+            places = (found - low) >> (size.bit_length() - 1)
+            if (high - low) // size < 4 * found.size:
+                seen = np.zeros((high - low) // size + 1, np.bool_)
+                seen[places] = True
+                places = np.nonzero(seen)[0] if not seen.all() else slice(len(seen))
+            return low - offset, places
+
+        first, places = self._memo.get(("read", key, lane_id(where), size, shape), make, 8 * math.prod(shape))
+        self.mark(owner, first + offset, places, size)
+
+    def mark(self, owner: Allocation, first: int, places: Array | slice, size: int) -> None:
+        """Mark places of `size` bytes, counted from the address `first` on."""
+        flags = self._flags.get(owner.index)
+        if flags is None:
+            flags = self._flags[owner.index] = np.zeros(owner.end - owner.start, np.uint8)
+        rest = flags[first - owner.start :]
+        whole = rest[: len(rest) // size * size]
+        if size in ONES:
+            whole.view(f"u{size}")[places] = ONES[size]
+        else:
+            whole.reshape(-1, size)[places] = 1
+
+    def runs(self) -> dict[int, Array]:
+        """Return the runs of bytes by index of the allocation."""
+        return {index: runs(flags.view(np.bool_)) for index, flags in self._flags.items()}
+
+
+def runs(flags: Array) -> Array:
+    """Return the runs of true among flags, each as the first place and the one behind the last: (n, 2)."""
+    if flags.all():
+        return np.array([[0, len(flags)]][: len(flags)])
+    edges = np.nonzero(flags[1:] != flags[:-1])[0] + 1
+    ends = [0] * bool(flags[0]), [len(flags)] * bool(flags[-1])
+    return np.concatenate((ends[0], edges, ends[1])).astype(np.int64).reshape(-1, 2)

@@ -179,7 +179,7 @@ class GlobalMemory:
         if bulk.kind == READ and races.reads is not None:
             address = place.all()
             inside = (address >= owner.start) & (address + place.size <= owner.end)
-            races.reads.add(owner, address[inside], True, place.size)
+            races.reads.mark(owner, owner.start, (address[inside] - owner.start) // place.size, place.size)
         races.watch(owner, bulk.kind == READ, touch, block.first)
 
     def _unfenced(self, access: Access, conflict: Conflict, block: Block) -> None:

@@ -200,9 +200,7 @@ class Operations:
         one, other = self._label(first.stream), self._label(second.stream)
         if first.line != first.stream and first.stream == second.stream:
             return "an edge of the graph from the one to the other would"
-        said = (
-            f"cudaStreamWaitEvent in {other}, for an event that is recorded in {one} after {first.what}, would"
-        )
+        said = f"cudaStreamWaitEvent in {other}, for an event recorded in {one} after {first.what}, would"
         if LEGACY in (first.stream, second.stream):
             own = other if first.stream == LEGACY else one
             return f"{own} is non-blocking, and the default stream and it do not wait for each other; {said}"

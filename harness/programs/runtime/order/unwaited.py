@@ -92,9 +92,10 @@ class Guard:
         start, frames = ctypes.c_uint64(), (ctypes.c_void_p * _FRAMES)()
         while self._native.harness_touch(ctypes.byref(start), frames):
             found = self._memory.at(start.value)
-            user = next((use.user for use in self._uses.values() if use.low == start.value), None)
-            if found is None or user is None:
+            uses = [use for use in self._uses.values() if use.low == start.value]
+            if found is None or not uses:
                 continue
+            user = min(uses, key=lambda use: use.readable).user
             self._uses = {key: use for key, use in self._uses.items() if use.low != start.value}
             self._memory.name(self._places)
             places = (self._places.of((frame or 0) + 1) for frame in frames)
