@@ -168,11 +168,11 @@ class Reads:
                 found = found[np.broadcast_to(where.array, shape)]
             low, high = int(found.min()), int(found.max())
             places = (found - low) >> (size.bit_length() - 1)
-            if (high - low) // size < 4 * found.size:
-                seen = np.zeros((high - low) // size + 1, np.bool_)
-                seen[places] = True
-                places = np.nonzero(seen)[0] if not seen.all() else slice(len(seen))
-            return low - offset, places
+            if (high - low) // size >= 4 * found.size:
+                return low - offset, places
+            seen = np.zeros((high - low) // size + 1, np.bool_)
+            seen[places] = True
+            return low - offset, slice(len(seen)) if seen.all() else np.nonzero(seen)[0]
 
         first, places = self._memo.get(("read", key, lane_id(where), size, shape), make, 8 * math.prod(shape))
         self.mark(owner, first + offset, places, size)
@@ -197,7 +197,7 @@ class Reads:
 def runs(flags: Array) -> Array:
     """Return the runs of true among flags, each as the first place and the one behind the last: (n, 2)."""
     if flags.all():
-        return np.array([[0, len(flags)]][: len(flags)])
+        return np.array([(0, len(flags))][: len(flags)], np.int64).reshape(-1, 2)
     edges = np.nonzero(flags[1:] != flags[:-1])[0] + 1
     ends = [0] * bool(flags[0]), [len(flags)] * bool(flags[-1])
     return np.concatenate((ends[0], edges, ends[1])).astype(np.int64).reshape(-1, 2)

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -42,6 +43,14 @@ void harness_connect(Handle to, int sms)
     multiprocessors = sms;
     // A process that the program forks has no device, as with a GPU, and no Python.
     pthread_atfork(nullptr, nullptr, [] { handle = nullptr; });
+}
+
+// The number of the thread of the host that calls, which no other one has had.
+unsigned long harness_thread()
+{
+    static std::atomic<unsigned long> made;
+    thread_local unsigned long own = ++made;
+    return own;
 }
 
 void harness_print(const char* text, size_t size)

@@ -52,7 +52,8 @@ class Runtime:
     ) -> None:
         self._places, self._tell = places, tell
         memory = DeviceMemory()
-        clocks = Clocks(of_threads=any(name.endswith(_OF_THREADS) for name in called))
+        native.harness_thread.restype = ctypes.c_ulong
+        clocks = Clocks(native.harness_thread, of_threads=any(name.endswith(_OF_THREADS) for name in called))
         watching = any(name.startswith(_SEVERAL) or name.endswith(_OF_THREADS) for name in called)
         operations = Operations(clocks, memory, places, tell, watching=watching)
         self._guard = Guard(native, memory, places, operations, tell)

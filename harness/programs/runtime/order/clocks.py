@@ -13,8 +13,7 @@ work, whatever its threads are: what one of them has waited for counts for all.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 Line = Hashable
 Clock = Mapping[Line, int]
@@ -38,10 +37,12 @@ def joined(*clocks: Clock) -> dict[Line, int]:
 class Clocks:
     """The clocks of streams, events and the host.
 
-    of_threads: the default stream is one of each thread of the host (``--default-stream per-thread``)
+    thread: returns the number of the thread of the host that calls
+    of_threads: the default stream is one of each thread (``--default-stream per-thread``)
     """
 
-    def __init__(self, *, of_threads: bool) -> None:
+    def __init__(self, thread: Callable[[], int], *, of_threads: bool) -> None:
+        self._thread = thread
         self._default = _OF_THREAD if of_threads else LEGACY
         self._streams: dict[Line, Clock] = {LEGACY: {}}
         self._nonblocking: set[Line] = set()
@@ -52,7 +53,7 @@ class Clocks:
     def stream(self, handle: int) -> Line:
         """Return the line of work that a stream is."""
         handle = handle or self._default
-        return ("thread", threading.get_ident()) if handle == _OF_THREAD else handle
+        return ("thread", self._thread()) if handle == _OF_THREAD else handle
 
     def create(self, stream: int, flags: int) -> None:
         """Add a stream."""

@@ -1,0 +1,105 @@
+"""Which bytes of each buffer a launch accesses, and how: what orders launches is judged by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from harness.emulator import Emulation
+from harness.emulator.numbers.values import Array
+from harness.emulator.watch.shadow import READ, STRONG_READ, STRONG_WRITE, WRITE
+from harness.emulator.watch.touches import runs
+from shared.emulator_kernels import launch
+from shared.hopper_kernels import run
+
+KERNEL = """
+extern "C" __global__ void k(const float* a, const short* b, float4* c, int* d, const float* e, float* f,
+                             int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) c[i] = make_float4(a[3 * i], b[i], a[3 * i + 1], 0);  // neither the third of a, nor all of b
+    if (i == 5) atomicAdd(d + 1, 1);
+    if (i == 6) ((volatile int*)d)[3] = 1;
+    for (int j = 0; j < 4; ++j) f[i] += e[j * 128 + i];  // in a loop; f is read, too
+}"""
+
+
+def touched(found: Emulation, number: int) -> Mapping[int, Array]:
+    """Return a flag for each byte of the buffer with a number, by kind of access."""
+    start = sorted(found.footprints)[number]
+    flags = {}
+    for kind, some in found.footprints[start].items():
+        flags[kind] = np.zeros(some[-1, 1], np.bool_)
+        for first, end in some:
+            flags[kind][first:end] = True
+    return flags
+
+
+@pytest.mark.parametrize("schedule", ["lockstep", "warp-serial"])
+def test_bytes_are_exact(schedule: str) -> None:
+    n = 100
+    buffers = [np.ones(400, np.float32), np.ones(128, np.int16), np.zeros(512, np.float32)]
+    buffers += [np.zeros(8, np.int32), np.ones(512, np.float32), np.zeros(128, np.float32)]
+    found = launch(KERNEL, "k", (2,), (64,), *buffers, np.int32(n), schedule=schedule, footprints=True)
+    words = np.arange(3 * n) % 3 < 2
+    assert touched(found, 0).keys() == {READ} and touched(found, 1).keys() == {READ}
+    assert np.array_equal(touched(found, 0)[READ], np.repeat(words, 4)[: 3 * n * 4 - 4])
+    assert touched(found, 1)[READ].all() and len(touched(found, 1)[READ]) == 2 * n
+    assert {kind: flags.sum() for kind, flags in touched(found, 2).items()} == {WRITE: 16 * n}
+    assert touched(found, 3).keys() == {STRONG_WRITE}
+    assert np.array_equal(np.nonzero(touched(found, 3)[STRONG_WRITE])[0], [*range(4, 8), *range(12, 16)])
+    assert touched(found, 4)[READ].all() and len(touched(found, 4)[READ]) == 2048
+    assert {kind: flags.sum() for kind, flags in touched(found, 5).items()} == {READ: 512, WRITE: 512}
+
+
+def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+    source = 'extern "C" __global__ void k(const float* a, float* b) { b[threadIdx.x] = a[threadIdx.x]; }'
+    a, b = np.ones(32, np.float32), np.zeros(32, np.float32)
+    assert not launch(source, "k", (1,), (32,), a, b).footprints
+    assert len(launch(source, "k", (1,), (32,), a, b, footprints=True).footprints) == 2
+
+
+def test_what_is_strong_in_a_block_only_is_plain_to_another_launch() -> None:
+    source = """extern "C" __global__ void k(int* a, int* b) {
+      atomicAdd_block(a + threadIdx.x, 1);
+      if (*(volatile int*)b) a[40] = 1;
+    }"""
+    found = launch(source, "k", (1,), (32,), np.zeros(64, np.int32), np.zeros(4, np.int32), footprints=True)
+    assert {kind: flags.sum() for kind, flags in touched(found, 0).items()} == {WRITE: 128}
+    assert (
+        touched(found, 1).keys() <= {READ, STRONG_READ}
+        and sum(f.sum() for f in touched(found, 1).values()) == 4
+    )
+
+
+def test_bulk_copies_read_and_write() -> None:
+    body = """const float* a, float* c {
+      __shared__ __align__(128) float s[64];
+      __shared__ u64 bar[1];
+      if (threadIdx.x == 0) { init(bar, 1); fence_init(); }
+      __syncthreads();
+      if (threadIdx.x == 0) { expect(bar, 256); load(s, a + 32, 256, bar); }
+      wait(bar, 0);
+      fence_async();
+      __syncthreads();
+      if (threadIdx.x == 0) { store(c + 16, s, 256); wait_all(); }
+    }"""
+    found = run(body, np.ones(128, np.float32), np.zeros(128, np.float32), block=32, footprints=True)
+    assert not found.findings
+    (read, written) = (touched(found, i) for i in range(2))
+    assert np.array_equal(np.nonzero(read[READ])[0], np.arange(128, 384))
+    assert np.array_equal(np.nonzero(written[WRITE])[0], np.arange(64, 320))
+
+
+def test_runs() -> None:
+    for number in range(256):
+        flags = np.array([number >> bit & 1 for bit in range(8)], np.bool_)
+        again = np.zeros(8, np.bool_)
+        found = runs(flags)
+        for first, end in found:
+            assert first < end and not again[max(first - 1, 0) : end].any()
+            again[first:end] = True
+        assert np.array_equal(flags, again)
+    assert runs(np.zeros(0, np.bool_)).shape == (0, 2)
