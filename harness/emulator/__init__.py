@@ -72,6 +72,8 @@ class Emulation:
     stored: the range of addresses that the kernel stored to, of each buffer by its own; only if checked
     footprints: the bytes that it accessed, of each buffer by its address: by kind of access runs of offsets,
       see `shadow.Footprint`; only if asked for
+    early: of the footprints what threads accessed before they waited for the launch before by
+      ``griddepcontrol.wait``: all, if they do not
     blocks: how many ran: fewer than the grid has where a `sample` was asked for
     reached: of each buffer past whose end the kernel went, how far, in bytes from its start
     """
@@ -88,6 +90,7 @@ class Emulation:
     reached: Mapping[str, int] = field(default_factory=dict)
     stored: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     footprints: Mapping[int, Footprint] = field(default_factory=dict)
+    early: Mapping[int, Footprint] = field(default_factory=dict)
     blocks: int = 0
     heap: int = 0
 
@@ -264,6 +267,7 @@ def emulate(
             heap=launch.heap_used,
             stored=launch.stored,
             footprints=launch.accessed,
+            early=launch.early if code.depends else launch.accessed,
             blocks=launch.blocks or extents[0].x * extents[0].y * extents[0].z,
         )
 

@@ -93,6 +93,34 @@ def test_bulk_copies_read_and_write() -> None:
     assert np.array_equal(np.nonzero(written[WRITE])[0], np.arange(64, 320))
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_what_is_accessed_before_the_launch_before_has_ended(split: bool) -> None:
+    source = """extern "C" __global__ void k(const float* a, float* b, int* d) {
+      int i = blockIdx.x * 64 + threadIdx.x;
+      float early = a[i];
+      if (i < 64 || !SPLIT) asm volatile("griddepcontrol.wait;" ::: "memory");
+      b[i] = early + a[128 + i];
+      if (i == 70) atomicAdd(d, 1);
+    }""".replace("SPLIT", str(int(split)))
+    buffers = [np.ones(256, np.float32), np.zeros(128, np.float32), np.zeros(4, np.int32)]
+    found = launch(source, "k", (2,), (64,), *buffers, footprints=True)
+    whole = sorted(found.footprints)
+    early = {
+        whole.index(start): {kind: some.tolist() for kind, some in one.items()}
+        for start, one in found.early.items()
+    }
+    if split:  # the second block does not wait
+        assert early == {
+            0: {READ: [[0, 512], [768, 1024]]},
+            1: {WRITE: [[256, 512]]},
+            2: {STRONG_WRITE: [[0, 4]]},
+        }
+    else:
+        assert early == {0: {READ: [[0, 512]]}}
+    without = launch(source.replace("griddepcontrol.wait;", ""), "k", (2,), (64,), *buffers, footprints=True)
+    assert without.early == without.footprints
+
+
 def test_runs() -> None:
     for number in range(256):
         flags = np.array([number >> bit & 1 for bit in range(8)], np.bool_)

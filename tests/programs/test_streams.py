@@ -97,6 +97,10 @@ def test_a_race_says_what_and_where(runs: dict[bool, Run]) -> None:
         ),
         ("captured", "an edge of the graph from the one to the other would"),
         ("constants", "table at offset 0: _Z7look_up.* reads it, and cudaMemcpyToSymbolAsync in stream two"),
+        (
+            "dependent",
+            r"x at offset 0: _Z4fill.* in stream one reads it; .* cudaGridDependencySynchronize would",
+        ),
         ("rows", "x at offset 60: cudaMemcpy2DAsync .* and cudaMemset2DAsync"),
     ],
 )

@@ -42,14 +42,12 @@ from harness.emulator.watch.shadow import (
     BLOCK_WRITE,
     CLUSTER_WRITE,
     WRITE,
-    Footprint,
     Lanes,
     Shadow,
     Watched,
-    footprints,
     kind_of,
 )
-from harness.emulator.watch.touches import ATOMIC, READ, Reads
+from harness.emulator.watch.touches import ATOMIC, READ, Reach
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
@@ -75,12 +73,12 @@ class RaceWatch:
         self.fine = fine
         self.shared = shared and not launch.asynchronous  # `hopper` watches shared memory itself
         self._coarse = not (shared or launch.asynchronous)  # `hazards` watches it
-        self._watched: dict[int, Watched] = {}
+        self.watched: dict[int, Watched] = {}
         self._known = set(watched)
         self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
         self._readers: dict[int, set[int]] = defaultdict(set)  # the first blocks of their batches
         self._forgotten: set[int] = set()  # the allocations whose reads are not kept
-        self.reads = Reads(launch.memo) if launch.footprints else None
+        self.reach = Reach(launch.memo, depends=launch.code.depends) if launch.footprints else None
         self._meanings: dict[int, Semantics] = {}
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
         self.unfenced: Unfenced | None = None
@@ -176,8 +174,8 @@ class RaceWatch:
                 if mine is not False:
                     self.record(group, ins, kind, one, address, mine, size)
             return
-        if kind == READ and self.reads is not None and owner.index not in self._known:
-            self.reads.add(owner, address, where, size, group.shape)
+        if self.reach is not None:
+            self.reach.add(group, kind, owner, address, where, size, kept=owner.index in self._known)
         state = group.batch.order.state
 
         def touch(watched: Watched) -> None:
@@ -204,9 +202,9 @@ class RaceWatch:
                 raise Rewatch(owner.index)
             self._known.add(owner.index)
             self._readers.pop(owner.index, None)
-        watched = self._watched.get(owner.index)
+        watched = self.watched.get(owner.index)
         if watched is None:
-            watched = self._watched[owner.index] = Watched(owner.end - owner.start, 1, self.fine)
+            watched = self.watched[owner.index] = Watched(owner.end - owner.start, 1, self.fine)
             for earlier in self._reads.pop(owner.index, ()):
                 earlier(watched)
         touch(watched)
@@ -214,12 +212,8 @@ class RaceWatch:
     def stored(self) -> dict[int, tuple[int, int]]:
         """Return the range of addresses that the kernel stored to, of each allocation by its start."""
         starts = [one.start for one in self._launch.arena.allocations]
-        written = {starts[index]: watched.written() for index, watched in self._watched.items()}
+        written = {starts[index]: watched.written() for index, watched in self.watched.items()}
         return {start: (start + ends[0], start + ends[1]) for start, ends in written.items() if ends}
-
-    def footprints(self) -> dict[int, Footprint]:
-        """Return what the kernel accessed of each allocation, by its index."""
-        return footprints(self.reads, self._watched)
 
     def record_shared(
         self,

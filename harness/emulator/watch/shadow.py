@@ -18,7 +18,7 @@ import numpy as np
 from harness.emulator.numbers.values import Array
 from harness.emulator.watch.crowd import Crowd
 from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, Semantics
-from harness.emulator.watch.touches import Reads, runs
+from harness.emulator.watch.touches import Reach, runs
 
 Footprint = dict[int, Array]  # by kind of access the bytes of a buffer, see `touches.runs`
 Ends = tuple[tuple[Array, Array, Array], ...]  # by end, lowest and highest: thread + 1, stamp, instruction
@@ -316,9 +316,16 @@ class Watched:
             self.shadow = self.shadow.refined(self.columns)
 
 
-def footprints(reads: Reads | None, watched: Mapping[int, Watched]) -> dict[int, Footprint]:
+def footprints(reach: Reach, watched: Mapping[int, Watched]) -> dict[int, Footprint]:
     """Return what a launch accessed of each allocation, by its index."""
-    found: dict[int, Footprint] = {}
-    for index, some in reads.runs().items() if reads is not None else ():
-        found[index] = {READ: some}
+    found: dict[int, Footprint] = {index: {READ: some} for index, some in reach.reads.runs().items()}
     return found | {index: one.footprint() for index, one in watched.items()}
+
+
+def early(reach: Reach) -> dict[int, Footprint]:
+    """Return what threads accessed before they waited for the launch before."""
+    found: dict[int, Footprint] = {}
+    for kind, marks in zip((READ, WRITE, STRONG_WRITE), reach.early.values(), strict=True):
+        for index, some in marks.runs().items():
+            found.setdefault(index, {})[kind] = some
+    return found

@@ -8,13 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.emulator.memory import ONES, Allocation
 from harness.emulator.numbers.algebra import Memo
-from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, array_of, lane_id
+from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, array_of, lane_id, mask_of
 from harness.emulator.ptx.program import Instruction
+
+if TYPE_CHECKING:
+    from harness.emulator.group import Group
 
 READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
 
@@ -149,8 +153,8 @@ def _alike(touch: Touch) -> bool:
     return by_block and not (isinstance(touch.where, Mask) and touch.where.array.shape[1] > 1)
 
 
-class Reads:
-    """The bytes that a launch read of buffers that it does not store to, and of which there is no shadow."""
+class Marks:
+    """Bytes of buffers that lanes accessed."""
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
@@ -159,7 +163,7 @@ class Reads:
     def add(
         self, owner: Allocation, address: Integer, where: Lanes, size: int, shape: tuple[int, int]
     ) -> None:
-        """Add a read of `size` bytes by lanes, (threads, blocks). In a loop only its offset changes."""
+        """Add an access of `size` bytes by lanes, (threads, blocks). In a loop only its offset changes."""
         offset, key = (address, 0) if isinstance(address, int) else (address.offset, address.key)
 
         def make() -> tuple[int, Array | slice]:
@@ -174,7 +178,9 @@ class Reads:
             seen[places] = True
             return low - offset, slice(len(seen)) if seen.all() else np.nonzero(seen)[0]
 
-        first, places = self._memo.get(("read", key, lane_id(where), size, shape), make, 8 * math.prod(shape))
+        first, places = self._memo.get(
+            ("marks", key, lane_id(where), size, shape), make, 8 * math.prod(shape)
+        )
         self.mark(owner, first + offset, places, size)
 
     def mark(self, owner: Allocation, first: int, places: Array | slice, size: int) -> None:
@@ -192,6 +198,60 @@ class Reads:
     def runs(self) -> dict[int, Array]:
         """Return the runs of bytes by index of the allocation."""
         return {index: runs(flags.view(np.bool_)) for index, flags in self._flags.items()}
+
+
+class Reach:
+    """What a launch reads of buffers that it does not store to, and of which there is no shadow.
+
+    And, in a kernel with ``griddepcontrol.wait``, what threads access before they wait for the launch before.
+
+    reads: the former; early: the latter, by kind: READ, WRITE or ATOMIC
+    """
+
+    def __init__(self, memo: Memo, *, depends: bool) -> None:
+        self.reads = Marks(memo)
+        self.early = {kind: Marks(memo) for kind in (READ, WRITE, ATOMIC)}
+        self.depends = depends
+        self._waited: dict[int, Array] = {}  # by the first block of a batch, the lanes that have waited
+
+    def add(
+        self,
+        group: Group,
+        kind: str,
+        owner: Allocation,
+        address: Integer,
+        where: Lanes,
+        size: int,
+        *,
+        kept: bool,
+    ) -> None:
+        """Add an access of `size` bytes by lanes; it is `kept` in a shadow, too."""
+        if kind == READ and not kept:
+            self.reads.add(owner, address, where, size, group.shape)
+        if self.depends:
+            waited = self._waited.get(group.batch.first)
+            if waited is not None:
+                mine = waited[group.row : group.row + group.shape[0]]
+                where = group.algebra.both(where, mask_of(~mine))
+            if where is not False:
+                self.early[kind].add(owner, address, where, size, group.shape)
+
+    def wait(self, group: Group, lanes: Array) -> None:
+        """Note that lanes, bool (T, C), have waited for the launch before."""
+        batch, whole = group.batch, (group.launch.threads, group.batch.blocks)
+        waited = self._waited.setdefault(batch.first, np.zeros(whole, np.bool_))
+        waited[group.row : group.row + group.shape[0]] |= lanes
+
+    def copy(
+        self, kind: str, owner: Allocation, addresses: Array, size: int, block: int, thread: int
+    ) -> None:
+        """Add what a bulk copy that a thread has begun accesses, `size` bytes at each of the addresses."""
+        inside = (addresses >= owner.start) & (addresses + size <= owner.end)
+        places = (addresses[inside] - owner.start) // size
+        if kind == READ:
+            self.reads.mark(owner, owner.start, places, size)
+        if self.depends and not (block in self._waited and self._waited[block][thread].any()):
+            self.early[kind].mark(owner, owner.start, places, size)
 
 
 def runs(flags: Array) -> Array:

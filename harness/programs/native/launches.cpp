@@ -128,13 +128,16 @@ API(cudaLaunchCooperativeKernel,
 cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* how, const void* kernel, void** given)
 {
     dim3 cluster(0, 0, 0);
-    for (unsigned i = 0; i < how->numAttrs; ++i)
-        if (how->attrs[i].id == cudaLaunchAttributeClusterDimension) {
-            auto& of = how->attrs[i].val.clusterDim;
-            cluster = dim3(of.x, of.y, of.z);
-        }
+    int overlaps = 0;  // with the launch before it
+    for (unsigned i = 0; i < how->numAttrs; ++i) {
+        auto& of = how->attrs[i].val;
+        if (how->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            cluster = dim3(of.clusterDim.x, of.clusterDim.y, of.clusterDim.z);
+        if (how->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+            overlaps = of.programmaticStreamSerializationAllowed;
+    }
     return error("cudaLaunchKernelExC", CALLER, kernel, how->gridDim, how->blockDim, given, how->dynamicSmemBytes,
-                 how->stream, cluster);
+                 how->stream, cluster, overlaps);
 }
 
 // -- errors

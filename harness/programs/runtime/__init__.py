@@ -28,7 +28,7 @@ from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
 
 # What a program calls that may do two things at once; the latter are for the default stream of a thread.
-_SEVERAL, _OF_THREADS = ("cudaStreamCreate", "cudaGraphInstantiate"), ("_ptsz", "_ptds")
+_SEVERAL, _OF_THREADS = ("cudaStreamCreate", "cudaGraphInst", "cudaLaunchKernelExC"), ("_ptsz", "_ptds")
 
 
 class Runtime:

@@ -51,7 +51,11 @@ class How:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A launch that host code asked for, in `caller`; `cluster` is zeros where the kernel may say it."""
+    """A launch that host code asked for, in `caller`.
+
+    cluster: zeros where the kernel may say it
+    overlaps: it may begin before the launch before it has ended (programmatic dependent launch)
+    """
 
     module: Module
     kernel: str
@@ -60,6 +64,7 @@ class Asked:
     arguments: bytes
     shared: int
     cluster: Extents
+    overlaps: bool
     caller: int
 
 
@@ -118,9 +123,11 @@ class Launches:
         shared: int,
         stream: int,
         cluster: int,
+        overlaps: int,
     ) -> Work:
-        blocks = host.extents(cluster)
-        return self._prepared(caller, kernel, host.extents(grid), host.extents(block), given, shared, blocks)
+        blocks, threads = host.extents(grid), host.extents(block)
+        clusters = host.extents(cluster)
+        return self._prepared(caller, kernel, blocks, threads, given, shared, clusters, bool(overlaps))
 
     def cudaFuncSetAttribute(self, caller: int, kernel: int, attribute: int, value: int) -> None:
         if attribute != _DYNAMIC:
@@ -146,6 +153,7 @@ class Launches:
         given: int,
         shared: int,
         cluster: Extents = (0, 0, 0),
+        overlaps: bool = False,
     ) -> Work:
         """Check a launch, read its arguments, and return what runs it."""
         module, name = self._registered.kernel(kernel)
@@ -163,6 +171,7 @@ class Launches:
             arguments=bytes(space),
             shared=shared,
             cluster=cluster,
+            overlaps=overlaps,
             caller=caller,
         )
         return partial(self._run, asked)
@@ -191,7 +200,8 @@ class Launches:
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
         self._heap = run.heap
-        self._operations.launched(asked.kernel, asked.caller, run.footprints)
+        early = run.early if asked.overlaps else {}
+        self._operations.launched(asked.kernel, asked.caller, run.footprints, early)
         for start, end in run.stored.values():
             self._guard.wrote(start, end, asked.kernel)
         self._write(run.output.encode())

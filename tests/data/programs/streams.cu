@@ -435,6 +435,26 @@ void timing(bool)  // events in the default stream, as samples measure time
     cudaEventElapsedTime(&ms, event, other);
     printf("%d\n", host[3]);
 }
+template <bool Late> __global__ void scaled(const int* x, const int* by, int* y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, factor = i < n ? by[i] : 0;  // before it waits
+    int early = Late && i < n ? x[i] : 0;
+    cudaGridDependencySynchronize();
+    if (i < n) y[i] = factor * (Late ? early : x[i]);
+}
+void dependent(bool broken)  // a launch that may begin before the one before it has ended
+{
+    int *x = ints(), *by = ints(), *y = ints();
+    cudaLaunchAttribute attribute[1];
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t how{};
+    how.gridDim = B, how.blockDim = T, how.stream = one, how.attrs = attribute, how.numAttrs = 1;
+    for (int i = 0; i < 2; ++i) {
+        fill<<<B, T, 0, one>>>(x, N, 1);
+        cudaLaunchKernelEx(&how, broken ? scaled<true> : scaled<false>, (const int*)x, (const int*)by, y, N);
+    }
+}
 
 struct Pair
 {
@@ -446,7 +466,7 @@ const Pair pairs[] = {
     P(forked), P(joined), P(chunks), P(halo), P(interleaved), P(legacy), P(between), P(memset_then), P(copy_then),
     P(stream_wait), P(event_wait), P(query), P(reused), P(early), P(buffers), P(streams_anew), P(atomics), P(constants),
     P(variables), P(freed), P(allocated), P(after_free), P(captured), P(nodes), P(graph_and_stream), P(pageable),
-    P(pinned), P(host_other), P(host_function), P(rows), P(threads), P(never_recorded), P(relay),
+    P(pinned), P(host_other), P(host_function), P(rows), P(threads), P(never_recorded), P(relay), P(dependent),
 };
 const Pair right[] = {P(freed_at_once), P(timing)};
 

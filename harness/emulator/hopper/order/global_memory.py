@@ -18,6 +18,7 @@ import numpy as np
 from harness.emulator.hopper.order.clocks import Told
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch import touches
 from harness.emulator.watch.conflicts import Access, report
 from harness.emulator.watch.findings import Finding
 from harness.emulator.watch.knowledge import NOTHING
@@ -176,10 +177,9 @@ class GlobalMemory:
             if bulk.kind == STRONG_WRITE and races.unfenced is not None:
                 races.unfenced.reduction(block.order, bulk.instruction, lanes, watched, owner.name)
 
-        if bulk.kind == READ and races.reads is not None:
-            address = place.all()
-            inside = (address >= owner.start) & (address + place.size <= owner.end)
-            races.reads.mark(owner, owner.start, (address[inside] - owner.start) // place.size, place.size)
+        if races.reach is not None:
+            kind = {READ: touches.READ, WRITE: touches.WRITE}.get(bulk.kind, touches.ATOMIC)
+            races.reach.copy(kind, owner, place.all(), place.size, block.first, at[0])
         races.watch(owner, bulk.kind == READ, touch, block.first)
 
     def _unfenced(self, access: Access, conflict: Conflict, block: Block) -> None:

@@ -37,6 +37,7 @@ class Operation:
     number, clock: of it, and what it comes after
     waited: host code waits until it is done
     footprint: by the start of each allocation the addresses that it accesses, as runs, by kind
+    launch: it is one; early: what it may access before the launch before it has ended
     """
 
     what: str
@@ -47,6 +48,8 @@ class Operation:
     clock: Clock
     waited: bool = False
     footprint: dict[int, Footprint] = field(default_factory=dict)
+    launch: bool = False
+    early: dict[int, Footprint] = field(default_factory=dict)
 
     def after(self, other: Operation) -> bool:
         """Return whether it comes after an earlier operation."""
@@ -79,6 +82,7 @@ class Operations:
         self.running: Operation | None = None
         self._made: dict[Line, int] = {}  # where streams were created
         self._before: dict[Line, dict[object, Operation]] = defaultdict(dict)
+        self._last: dict[Line, Operation] = {}
         self._told: set[object] = set()
 
     def create(self, stream: int, flags: int, caller: int) -> None:
@@ -119,18 +123,32 @@ class Operations:
         if self.watching and not code:
             self._add_log(one)
             self._watch(one)
+            last, self._last[line] = self._last.get(line), one
+            if last is not None and last.launch and not self.clocks.known(line, last.number):
+                self._compare(last, one, one.early)
         return one, code, joined(clock, {line: number})
 
-    def launched(self, kernel: str, caller: int, footprints: Mapping[int, Footprint]) -> None:
+    def launched(
+        self,
+        kernel: str,
+        caller: int,
+        footprints: Mapping[int, Footprint],
+        early: Mapping[int, Footprint],
+    ) -> None:
         """Say of the operation that is being done that it is a launch, and what that accessed."""
         one = self.running
-        if one is None:
-            return
-        one.what, one.caller = kernel, caller
-        for start, found in footprints.items():
+        if one is not None:
+            one.what, one.caller, one.launch = kernel, caller, True
+            one.footprint, one.early = self._own(footprints), self._own(early)
+
+    def _own(self, footprints: Mapping[int, Footprint]) -> dict[int, Footprint]:
+        """Return addresses for offsets, without memory that is of the launch alone."""
+        found = {}
+        for start, kinds in footprints.items():
             owner = self._memory.at(start)
-            if owner is not None and owner.start == start:  # not of the launch alone
-                one.footprint[start] = {kind: some + start for kind, some in found.items()}
+            if owner is not None and owner.start == start:
+                found[start] = {kind: some + start for kind, some in kinds.items()}
+        return found
 
     def _add_log(self, one: Operation) -> None:
         """Add what copies and the like accessed."""
@@ -149,14 +167,15 @@ class Operations:
                 if self.clocks.known(line, other.number):
                     del before[key]
                 elif not one.after(other):
-                    self._compare(other, one)
+                    self._compare(other, one, one.footprint)
         mine, key = self._before[one.line], one.key()
         mine.pop(key, None)
         mine[key] = one
 
-    def _compare(self, first: Operation, second: Operation) -> None:
-        for start in first.footprint.keys() & second.footprint.keys():
-            one, other = first.footprint[start], second.footprint[start]
+    def _compare(self, first: Operation, second: Operation, accessed: Mapping[int, Footprint]) -> None:
+        """Tell the races of an operation with one that accessed this, which nothing orders."""
+        for start in first.footprint.keys() & accessed.keys():
+            one, other = first.footprint[start], accessed[start]
             for kind, later in _CONFLICTS:
                 if kind in one and later in other:
                     address = common(one[kind], other[later])
@@ -198,6 +217,10 @@ class Operations:
     def _remedy(self, first: Operation, second: Operation) -> str:
         """Return what would order two operations."""
         one, other = self._label(first.stream), self._label(second.stream)
+        if second.after(first):
+            return (
+                f"{second.what} may begin before that has ended, and cudaGridDependencySynchronize would wait"
+            )
         if first.line != first.stream and first.stream == second.stream:
             return "an edge of the graph from the one to the other would"
         said = f"cudaStreamWaitEvent in {other}, for an event recorded in {one} after {first.what}, would"
