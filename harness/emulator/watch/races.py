@@ -41,6 +41,7 @@ from harness.emulator.watch.order import Order, State
 from harness.emulator.watch.shadow import (
     BLOCK_WRITE,
     CLUSTER_WRITE,
+    OUTSIDE,
     WRITE,
     Lanes,
     Shadow,
@@ -175,7 +176,11 @@ class RaceWatch:
                     self.record(group, ins, kind, one, address, mine, size)
             return
         if self.reach is not None:
-            self.reach.add(group, kind, owner, address, where, size, kept=owner.index in self._known)
+            access, kept = (
+                kind_of(self._meaning(ins), kind != READ),
+                kind != READ or owner.index in self._known,
+            )
+            self.reach.add(group, OUTSIDE[access], owner, address, where, size, kept=kept)
         state = group.batch.order.state
 
         def touch(watched: Watched) -> None:

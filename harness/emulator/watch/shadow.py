@@ -18,7 +18,7 @@ import numpy as np
 from harness.emulator.numbers.values import Array
 from harness.emulator.watch.crowd import Crowd
 from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, Semantics
-from harness.emulator.watch.touches import Reach, runs
+from harness.emulator.watch.touches import Marks, Reach, runs
 
 Footprint = dict[int, Array]  # by kind of access the bytes of a buffer, see `touches.runs`
 Ends = tuple[tuple[Array, Array, Array], ...]  # by end, lowest and highest: thread + 1, stamp, instruction
@@ -30,7 +30,7 @@ KINDS = 8
 _GRAIN = 4  # bytes of a cell until a smaller access asks for finer ones
 READS = (READ, STRONG_READ, BLOCK_READ, CLUSTER_READ)
 # Another launch is outside of all blocks and clusters: to it what is strong within those is plain.
-_OUTSIDE = (READ, WRITE, STRONG_READ, STRONG_WRITE, READ, WRITE, READ, WRITE)
+OUTSIDE = (READ, WRITE, STRONG_READ, STRONG_WRITE, READ, WRITE, READ, WRITE)
 _SCOPES = {STRONG_READ: GRID, STRONG_WRITE: GRID, BLOCK_READ: BLOCK, BLOCK_WRITE: BLOCK}
 _SCOPES |= {CLUSTER_READ: CLUSTER, CLUSTER_WRITE: CLUSTER}
 
@@ -155,7 +155,7 @@ class Shadow:
         for kind, ends in enumerate(self._kept):
             if ends is not None:
                 seen = ends[0][0] != 0
-                found[_OUTSIDE[kind]] = found.get(_OUTSIDE[kind], False) | seen
+                found[OUTSIDE[kind]] = found.get(OUTSIDE[kind], False) | seen
         return found
 
     def earlier(self, kind: int, lanes: Lanes) -> Iterator[tuple[Array, Array, Array, Array]]:
@@ -318,14 +318,17 @@ class Watched:
 
 def footprints(reach: Reach, watched: Mapping[int, Watched]) -> dict[int, Footprint]:
     """Return what a launch accessed of each allocation, by its index."""
-    found: dict[int, Footprint] = {index: {READ: some} for index, some in reach.reads.runs().items()}
-    return found | {index: one.footprint() for index, one in watched.items()}
+    return _by_buffer(reach.reads) | {index: one.footprint() for index, one in watched.items()}
 
 
 def early(reach: Reach) -> dict[int, Footprint]:
     """Return what threads accessed before they waited for the launch before."""
+    return _by_buffer(reach.early)
+
+
+def _by_buffer(marks: Mapping[int, Marks]) -> dict[int, Footprint]:
     found: dict[int, Footprint] = {}
-    for kind, marks in zip((READ, WRITE, STRONG_WRITE), reach.early.values(), strict=True):
-        for index, some in marks.runs().items():
-            found.setdefault(index, {})[kind] = some
+    for kind, some in marks.items():
+        for index, bytes_ in some.runs().items():
+            found.setdefault(index, {})[kind] = bytes_
     return found

@@ -205,19 +205,20 @@ class Reach:
 
     And, in a kernel with ``griddepcontrol.wait``, what threads access before they wait for the launch before.
 
-    reads: the former; early: the latter, by kind: READ, WRITE or ATOMIC
+    reads: the former, early: the latter, by kind of access, see `shadow`
+    depends: the kernel has that instruction
     """
 
     def __init__(self, memo: Memo, *, depends: bool) -> None:
-        self.reads = Marks(memo)
-        self.early = {kind: Marks(memo) for kind in (READ, WRITE, ATOMIC)}
-        self.depends = depends
+        self._memo, self.depends = memo, depends
+        self.reads: dict[int, Marks] = {}
+        self.early: dict[int, Marks] = {}
         self._waited: dict[int, Array] = {}  # by the first block of a batch, the lanes that have waited
 
     def add(
         self,
         group: Group,
-        kind: str,
+        kind: int,
         owner: Allocation,
         address: Integer,
         where: Lanes,
@@ -226,15 +227,27 @@ class Reach:
         kept: bool,
     ) -> None:
         """Add an access of `size` bytes by lanes; it is `kept` in a shadow, too."""
-        if kind == READ and not kept:
-            self.reads.add(owner, address, where, size, group.shape)
+        if not kept:
+            self._of(self.reads, kind).add(owner, address, where, size, group.shape)
         if self.depends:
             waited = self._waited.get(group.batch.first)
             if waited is not None:
                 mine = waited[group.row : group.row + group.shape[0]]
                 where = group.algebra.both(where, mask_of(~mine))
             if where is not False:
-                self.early[kind].add(owner, address, where, size, group.shape)
+                self._of(self.early, kind).add(owner, address, where, size, group.shape)
+
+    def copy(
+        self, kind: int, owner: Allocation, addresses: Array, size: int, at: tuple[int, int], *, kept: bool
+    ) -> None:
+        """Add what a bulk copy accesses, `size` bytes at each of the addresses; `at` are block and thread."""
+        inside = (addresses >= owner.start) & (addresses + size <= owner.end)
+        places = (addresses[inside] - owner.start) // size
+        if not kept:
+            self._of(self.reads, kind).mark(owner, owner.start, places, size)
+        block, thread = at
+        if self.depends and not (block in self._waited and self._waited[block][thread].any()):
+            self._of(self.early, kind).mark(owner, owner.start, places, size)
 
     def wait(self, group: Group, lanes: Array) -> None:
         """Note that lanes, bool (T, C), have waited for the launch before."""
@@ -242,16 +255,8 @@ class Reach:
         waited = self._waited.setdefault(batch.first, np.zeros(whole, np.bool_))
         waited[group.row : group.row + group.shape[0]] |= lanes
 
-    def copy(
-        self, kind: str, owner: Allocation, addresses: Array, size: int, block: int, thread: int
-    ) -> None:
-        """Add what a bulk copy that a thread has begun accesses, `size` bytes at each of the addresses."""
-        inside = (addresses >= owner.start) & (addresses + size <= owner.end)
-        places = (addresses[inside] - owner.start) // size
-        if kind == READ:
-            self.reads.mark(owner, owner.start, places, size)
-        if self.depends and not (block in self._waited and self._waited[block][thread].any()):
-            self.early[kind].mark(owner, owner.start, places, size)
+    def _of(self, marks: dict[int, Marks], kind: int) -> Marks:
+        return marks.setdefault(kind, Marks(self._memo))
 
 
 def runs(flags: Array) -> Array:

@@ -455,6 +455,26 @@ void dependent(bool broken)  // a launch that may begin before the one before it
         cudaLaunchKernelEx(&how, broken ? scaled<true> : scaled<false>, (const int*)x, (const int*)by, y, N);
     }
 }
+__global__ void produce(int* x, volatile int* flag, int n)
+{
+    for (int i = threadIdx.x; i < n; i += blockDim.x) x[i] = i;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) *flag = 1;
+}
+__global__ void consume(const int* x, volatile int* flag, int* y, int n, bool waits)
+{
+    if (waits && threadIdx.x == 0) while (*flag == 0) {}
+    __syncthreads();
+    __threadfence();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i];
+}
+void flagged(bool broken)  // kernels of two streams that wait for each other by a flag
+{
+    int *x = ints(), *y = ints(), *flag = ints(1);
+    produce<<<1, T, 0, one>>>(x, flag, N);
+    consume<<<1, T, 0, two>>>(x, flag, y, N, !broken);
+}
 
 struct Pair
 {
@@ -466,7 +486,7 @@ const Pair pairs[] = {
     P(forked), P(joined), P(chunks), P(halo), P(interleaved), P(legacy), P(between), P(memset_then), P(copy_then),
     P(stream_wait), P(event_wait), P(query), P(reused), P(early), P(buffers), P(streams_anew), P(atomics), P(constants),
     P(variables), P(freed), P(allocated), P(after_free), P(captured), P(nodes), P(graph_and_stream), P(pageable),
-    P(pinned), P(host_other), P(host_function), P(rows), P(threads), P(never_recorded), P(relay), P(dependent),
+    P(pinned), P(host_other), P(host_function), P(rows), P(threads), P(never_recorded), P(relay), P(dependent), P(flagged),
 };
 const Pair right[] = {P(freed_at_once), P(timing)};
 

@@ -18,7 +18,6 @@ import numpy as np
 from harness.emulator.hopper.order.clocks import Told
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
-from harness.emulator.watch import touches
 from harness.emulator.watch.conflicts import Access, report
 from harness.emulator.watch.findings import Finding
 from harness.emulator.watch.knowledge import NOTHING
@@ -178,8 +177,8 @@ class GlobalMemory:
                 races.unfenced.reduction(block.order, bulk.instruction, lanes, watched, owner.name)
 
         if races.reach is not None:
-            kind = {READ: touches.READ, WRITE: touches.WRITE}.get(bulk.kind, touches.ATOMIC)
-            races.reach.copy(kind, owner, place.all(), place.size, block.first, at[0])
+            kept = bulk.kind != READ
+            races.reach.copy(bulk.kind, owner, place.all(), place.size, (block.first, at[0]), kept=kept)
         races.watch(owner, bulk.kind == READ, touch, block.first)
 
     def _unfenced(self, access: Access, conflict: Conflict, block: Block) -> None:

@@ -2,11 +2,13 @@
 
 Launches, copies, memsets, and what `cudaMallocAsync` and `cudaFreeAsync` do, which is to write all of their
 memory. The bytes are exact, so that streams may have a part of a buffer each. What is strong, as atomics are,
-does not race with what is strong, as within a kernel (`shadow.within`).
+does not race with what is strong, as within a kernel (`shadow.within`). A launch that reads strongly what
+another has written strongly may have waited for it in a loop, and comes after it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -54,6 +56,16 @@ class Operation:
     def after(self, other: Operation) -> bool:
         """Return whether it comes after an earlier operation."""
         return other.number <= self.clock.get(other.line, 0)
+
+    def signals(self, other: Operation) -> bool:
+        """Return whether a later operation may have waited for a flag of this one: it reads strongly what
+        this has written strongly.
+        """
+        return any(
+            common(found[STRONG_WRITE], other.footprint[start][STRONG_READ]) is not None
+            for start, found in self.footprint.items()
+            if STRONG_WRITE in found and STRONG_READ in other.footprint.get(start, ())
+        )
 
     def key(self) -> object:
         """Return what another operation of the line has that does the same, and takes its place."""
@@ -126,7 +138,7 @@ class Operations:
             last, self._last[line] = self._last.get(line), one
             if last is not None and last.launch and not self.clocks.known(line, last.number):
                 self._compare(last, one, one.early)
-        return one, code, joined(clock, {line: number})
+        return one, code, joined(one.clock, {line: number})
 
     def launched(
         self,
@@ -162,12 +174,17 @@ class Operations:
         """Tell the races of an operation with those before it, and keep it for those that come."""
         if not one.footprint:
             return
+        unordered: list[Operation] = []
         for line, before in self._before.items():
-            for key, other in [*before.items()]:
-                if self.clocks.known(line, other.number):
-                    del before[key]
-                elif not one.after(other):
-                    self._compare(other, one, one.footprint)
+            while before and self.clocks.known(line, next(iter(before.values())).number):
+                del before[next(iter(before))]
+            unordered += itertools.takewhile(lambda other: not one.after(other), reversed(before.values()))
+        for other in unordered:
+            if other.signals(one):
+                one.clock = joined(one.clock, other.clock, {other.line: other.number})
+        for other in unordered:
+            if not one.after(other):
+                self._compare(other, one, one.footprint)
         mine, key = self._before[one.line], one.key()
         mine.pop(key, None)
         mine[key] = one
