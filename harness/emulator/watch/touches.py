@@ -20,6 +20,7 @@ from harness.emulator.ptx.program import Instruction
 if TYPE_CHECKING:
     from harness.emulator.group import Group
 
+_MOST = 1 << 28  # bytes of a buffer of which marks are kept
 READ, WRITE, ATOMIC, ISSUE = "read", "write", "atomic", "cp.async"
 
 
@@ -154,7 +155,7 @@ def _alike(touch: Touch) -> bool:
 
 
 class Marks:
-    """Bytes of buffers that lanes accessed."""
+    """Bytes of buffers that lanes accessed, but for buffers that are too large for a flag of each byte."""
 
     def __init__(self, memo: Memo) -> None:
         self._memo = memo
@@ -186,6 +187,8 @@ class Marks:
     def mark(self, owner: Allocation, first: int, places: Array | slice, size: int) -> None:
         """Mark places of `size` bytes, counted from the address `first` on."""
         flags = self._flags.get(owner.index)
+        if owner.end - owner.start > _MOST:
+            return
         if flags is None:
             flags = self._flags[owner.index] = np.zeros(owner.end - owner.start, np.uint8)
         rest = flags[first - owner.start :]
@@ -263,6 +266,7 @@ def runs(flags: Array) -> Array:
     """Return the runs of true among flags, each as the first place and the one behind the last: (n, 2)."""
     if flags.all():
         return np.array([(0, len(flags))][: len(flags)], np.int64).reshape(-1, 2)
-    edges = np.nonzero(flags[1:] != flags[:-1])[0] + 1
-    ends = [0] * bool(flags[0]), [len(flags)] * bool(flags[-1])
-    return np.concatenate((ends[0], edges, ends[1])).astype(np.int64).reshape(-1, 2)
+    raw = flags.tobytes()  # in which the part that has any is found sooner
+    low, high = max(raw.find(1), 0), raw.rfind(1) + 1
+    edges = np.nonzero(np.diff(flags[low:high], prepend=False, append=False))[0]
+    return edges.reshape(-1, 2) + low

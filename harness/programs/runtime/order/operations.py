@@ -8,7 +8,7 @@ another has written strongly may have waited for it in a loop, and comes after i
 
 from __future__ import annotations
 
-import itertools
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -56,6 +56,25 @@ class Operation:
     def after(self, other: Operation) -> bool:
         """Return whether it comes after an earlier operation."""
         return other.number <= self.clock.get(other.line, 0)
+
+    @functools.cached_property
+    def ranges(self) -> dict[int, tuple[int, int]]:
+        """Return the first and the last address of each allocation's footprint."""
+        found = {}
+        for start, kinds in self.footprint.items():
+            found[start] = (
+                min(int(some[0, 0]) for some in kinds.values()),
+                max(int(some[-1, 1]) for some in kinds.values()),
+            )
+        return found
+
+    def meets(self, other: Operation) -> bool:
+        """Return whether ranges of the two have something in common, which is quick."""
+        for start, (low, high) in self.ranges.items():
+            its = other.ranges.get(start)
+            if its is not None and low < its[1] and its[0] < high:
+                return True
+        return False
 
     def signals(self, other: Operation) -> bool:
         """Return whether a later operation may have waited for a flag of this one: it reads strongly what
@@ -178,7 +197,12 @@ class Operations:
         for line, before in self._before.items():
             while before and self.clocks.known(line, next(iter(before.values())).number):
                 del before[next(iter(before))]
-            unordered += itertools.takewhile(lambda other: not one.after(other), reversed(before.values()))
+            known = one.clock.get(line, 0)
+            for other in reversed(before.values()):
+                if other.number <= known:
+                    break
+                if other.meets(one):
+                    unordered.append(other)
         for other in unordered:
             if other.signals(one):
                 one.clock = joined(one.clock, other.clock, {other.line: other.number})
