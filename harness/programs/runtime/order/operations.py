@@ -203,6 +203,7 @@ class Operations:
                     break
                 if other.meets(one):
                     unordered.append(other)
+        unordered.sort(key=lambda other: other.number)
         for other in unordered:
             if other.signals(one):
                 one.clock = joined(one.clock, other.clock, {other.line: other.number})
@@ -215,7 +216,7 @@ class Operations:
 
     def _compare(self, first: Operation, second: Operation, accessed: Mapping[int, Footprint]) -> None:
         """Tell the races of an operation with one that accessed this, which nothing orders."""
-        for start in first.footprint.keys() & accessed.keys():
+        for start in sorted(first.footprint.keys() & accessed.keys()):
             one, other = first.footprint[start], accessed[start]
             for kind, later in _CONFLICTS:
                 if kind in one and later in other:
