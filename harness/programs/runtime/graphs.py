@@ -212,6 +212,7 @@ class Graphs:
         before = joined(clocks.before(line), self._ends.get(ready, {}))
         code, self._ends[ready] = self._run(graph, line, (ready,), before)
         clocks.advance(line, self._ends[ready])
+        self._operations.apart(line)
         return code
 
     def _run(self, graph: Graph, stream: Line, name: tuple[int, ...], before: Clock) -> tuple[int, Clock]:

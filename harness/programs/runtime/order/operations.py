@@ -155,9 +155,13 @@ class Operations:
             self._add_log(one)
             self._watch(one)
             last, self._last[line] = self._last.get(line), one
-            if last is not None and last.launch and not self.clocks.known(line, last.number):
+            if line == stream and last is not None and last.launch:
                 self._compare(last, one, one.early)
         return one, code, joined(one.clock, {line: number})
+
+    def apart(self, stream: Line) -> None:
+        """Let the next launch in a stream not follow the last one directly."""
+        self._last.pop(stream, None)
 
     def launched(
         self,

@@ -78,12 +78,16 @@ class Waiting:
 
     def record(self, event: int, stream: int) -> None:
         """Record an event in a stream, and note when."""
-        self._clocks.record(event, self._clocks.stream(stream))
+        line = self._clocks.stream(stream)
+        self._clocks.record(event, line)
+        self._operations.apart(line)
         self._recorded[event] = time.monotonic()
 
     def wait(self, stream: int, event: int) -> None:
         """Let a stream wait for an event."""
-        self._clocks.wait(self._clocks.stream(stream), event)
+        line = self._clocks.stream(stream)
+        self._clocks.wait(line, event)
+        self._operations.apart(line)
 
     def cudaEventElapsedTime(self, caller: int, to: int, begin: int, end: int) -> None:
         """Tell how long the emulator took: a positive number, since programs divide by it."""
