@@ -123,8 +123,9 @@ class Operations:
         self.clocks.create(stream, flags)
 
     def do(self, stream: Line, what: str, caller: int, work: Callable[[], int | None]) -> int:
-        """Do what a stream is asked to, or a part of what is running; return its error, or 0."""
+        """Do what a stream is asked to, or what the node of a graph does; return its error, or 0."""
         if self.running is not None:
+            self.running.what = what
             return int(work() or 0)
         clock = self.clocks.before(stream)
         one, code, clock = self.step(stream, stream, clock, what, caller, work)
