@@ -27,8 +27,8 @@ THREADS = """
 __global__ void set(int* x, int v) { x[threadIdx.x] = v; }
 int main(int argc, char**)
 {
-    int* x;
-    cudaMalloc(&x, 256);
+    int *x, *y;
+    cudaMalloc(&y, 256), cudaMalloc(&x, 256);
     auto work = [&](int i) {
         set<<<1, 32>>>(x + (argc > 1 ? 31 : 32) * i, i);
         if (argc > 2) cudaMemsetAsync(x, 0, 4, cudaStreamLegacy);

@@ -68,7 +68,8 @@ class Blas:
         """Do a function of the library, whose first argument is a handle, in the stream of that."""
         handle, *given = arguments
         stream = self._operations.clocks.stream(self._streams.get(handle, 0))
-        return self._operations.do(stream, name, caller, lambda: function(caller, *given))
+        what = name.replace("cublas", "cuBLAS")
+        return self._operations.do(stream, what, caller, lambda: function(caller, *given))
 
     def _view(
         self, what: str, start: int, type_: int, shape: tuple[int, ...], steps: tuple[int, ...]

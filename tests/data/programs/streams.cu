@@ -475,6 +475,36 @@ void flagged(bool broken)  // kernels of two streams that wait for each other by
     produce<<<1, T, 0, one>>>(x, flag, N);
     consume<<<1, T, 0, two>>>(x, flag, y, N, !broken);
 }
+extern "C"  // cuBLAS, whose header is a package of its own
+{
+int cublasCreate_v2(void**);
+int cublasSetStream_v2(void*, cudaStream_t);
+int cublasSgemm_v2(void*, int, int, int, int, int, const float*, const float*, int, const float*, int, const float*,
+                   float*, int);
+int cublasSdot_v2(void*, int, const float*, int, const float*, int, float*);
+}
+void blas(bool broken)  // works in the stream of its handle, on columns that others do not touch
+{
+    const int M = 32;
+    auto *x = (float*)ints(M * M), *y = (float*)ints(M * M), *z = (float*)ints(M * M);
+    float alpha = 1, beta = 0;
+    void* handle;
+    cublasCreate_v2(&handle);
+    cublasSetStream_v2(handle, one);
+    fill<<<B, T, 0, broken ? two : one>>>((int*)x, M * M, 1);
+    cublasSgemm_v2(handle, 0, 0, M / 2, M, M, &alpha, x, M, y, M, &beta, z, M);  // the upper half of z
+    cudaMemset2DAsync(z + M / 2, M * 4, 0, M * 2, M, three);                     // the lower one
+}
+void dot(bool broken)  // a result in memory of the host has ended; one in memory of the device has not
+{
+    float *x = (float*)ints(), *y = (float*)ints(), *to = (float*)ints(), found;
+    void* handle;
+    cublasCreate_v2(&handle);
+    cublasSetStream_v2(handle, one);
+    cublasSdot_v2(handle, N, x, 1, x, 1, broken ? to : &found);
+    fill<<<B, T, 0, two>>>((int*)(broken ? to : y), N, 1);
+    cublasSdot_v2(handle, 100, x, 3, x, 2, &found);
+}
 
 struct Pair
 {
@@ -486,7 +516,8 @@ const Pair pairs[] = {
     P(forked), P(joined), P(chunks), P(halo), P(interleaved), P(legacy), P(between), P(memset_then), P(copy_then),
     P(stream_wait), P(event_wait), P(query), P(reused), P(early), P(buffers), P(streams_anew), P(atomics), P(constants),
     P(variables), P(freed), P(allocated), P(after_free), P(captured), P(nodes), P(graph_and_stream), P(pageable),
-    P(pinned), P(host_other), P(host_function), P(rows), P(threads), P(never_recorded), P(relay), P(dependent), P(flagged),
+    P(pinned), P(host_other), P(host_function), P(rows), P(threads), P(never_recorded), P(relay), P(dependent), P(flagged), P(blas),
+    P(dot),
 };
 const Pair right[] = {P(freed_at_once), P(timing)};
 

@@ -89,7 +89,7 @@ class Operation:
     def key(self) -> object:
         """Return what another operation of the line has that does the same, and takes its place."""
         parts = ((start, kind, some) for start, one in self.footprint.items() for kind, some in one.items())
-        return self.what, self.caller, self.stream, *((*at, some.tobytes()) for *at, some in parts)
+        return self.what, self.caller, self.stream, *((*at, hash(some.tobytes())) for *at, some in parts)
 
 
 class Operations:
