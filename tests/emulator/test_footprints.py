@@ -9,6 +9,7 @@ import pytest
 
 from harness.emulator import Emulation
 from harness.emulator.numbers.values import Array
+from harness.emulator.watch import touches
 from harness.emulator.watch.shadow import READ, STRONG_READ, STRONG_WRITE, WRITE
 from harness.emulator.watch.touches import runs
 from shared.emulator_kernels import launch
@@ -52,6 +53,25 @@ def test_bytes_are_exact(schedule: str) -> None:
     assert np.array_equal(np.nonzero(touched(found, 3)[STRONG_WRITE])[0], [*range(4, 8), *range(12, 16)])
     assert touched(found, 4)[READ].all() and len(touched(found, 4)[READ]) == 2048
     assert {kind: flags.sum() for kind, flags in touched(found, 5).items()} == {READ: 512, WRITE: 512}
+
+
+def test_reads_far_apart_and_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = """
+    __device__ float sum(float4 v) { return v.x + v.y + v.z + v.w; }
+    extern "C" __global__ void k(const float4* a, const float4* b, const char* c, float* d, int n) {
+      int i = blockIdx.x * 64 + threadIdx.x;
+      if (i < n) d[i] = sum(a[9 * i + 1]) + sum(b[2 * i]) + c[1000 * i + 7];
+    }"""
+    n = 120
+    buffers = [np.ones((1200, 4), np.float32), np.ones((256, 4), np.float32), np.ones(130_000, np.int8)]
+    buffers += [np.zeros(128, np.float32)]
+    found = launch(source, "k", (2,), (64,), *buffers, np.int32(n), footprints=True)
+    lanes, vector = np.arange(n)[:, None], np.arange(16)
+    for number, wanted in enumerate((144 * lanes + 16 + vector, 32 * lanes + vector, 1000 * lanes + 7)):
+        assert np.array_equal(np.nonzero(touched(found, number)[READ])[0], wanted.ravel())
+    monkeypatch.setattr(touches, "_MOST", 10_000)
+    found = launch(source, "k", (2,), (64,), *buffers, np.int32(n), footprints=True)
+    assert len(found.footprints) == 2  # what is larger is not kept
 
 
 def test_nothing_is_kept_unless_it_is_asked_for() -> None:
