@@ -72,7 +72,7 @@ class Emulation:
     stored: the range of addresses that the kernel stored to, of each buffer by its own; only if checked
     footprints: the bytes that it accessed, of each buffer by its address: by kind of access runs of offsets,
       see `shadow.Footprint`; only if asked for
-    early: of the footprints what threads accessed before they waited for the launch before by
+    early: of the footprints what blocks accessed before they waited for the launch before by
       ``griddepcontrol.wait``: all, if they do not
     blocks: how many ran: fewer than the grid has where a `sample` was asked for
     reached: of each buffer past whose end the kernel went, how far, in bytes from its start

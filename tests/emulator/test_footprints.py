@@ -110,6 +110,19 @@ def test_bulk_copies_read_and_write() -> None:
     assert np.array_equal(np.nonzero(written[WRITE])[0], np.arange(64, 320))
 
 
+def test_one_thread_may_wait_for_its_block() -> None:
+    source = """extern "C" __global__ void k(const float* a, float* b) {
+      float early = threadIdx.x < 32 ? a[threadIdx.x] : 0;
+      if (threadIdx.x == 5) asm volatile("griddepcontrol.wait;" ::: "memory");
+      __syncthreads();
+      b[threadIdx.x] = early + a[128 + threadIdx.x];
+    }"""
+    buffers = [np.ones(256, np.float32), np.zeros(64, np.float32)]
+    found = launch(source, "k", (1,), (64,), *buffers, footprints=True)
+    (early,) = found.early.values()
+    assert {kind: some.tolist() for kind, some in early.items()} == {READ: [[0, 128]]}
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_what_is_accessed_before_the_launch_before_has_ended(split: bool) -> None:
     source = """extern "C" __global__ void k(const float* a, float* b, int* d) {

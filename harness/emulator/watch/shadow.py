@@ -322,7 +322,7 @@ def footprints(reach: Reach, watched: Mapping[int, Watched]) -> dict[int, Footpr
 
 
 def early(reach: Reach) -> dict[int, Footprint]:
-    """Return what threads accessed before they waited for the launch before."""
+    """Return what blocks accessed before they waited for the launch before."""
     return _by_buffer(reach.early)
 
 

@@ -206,7 +206,8 @@ class Marks:
 class Reach:
     """What a launch reads of buffers that it does not store to, and of which there is no shadow.
 
-    And, in a kernel with ``griddepcontrol.wait``, what threads access before they wait for the launch before.
+    And, in a kernel with ``griddepcontrol.wait``, what blocks access before one of their threads waits for
+    the launch before: that is then visible to all, who may wait for that thread.
 
     reads: the former, early: the latter, by kind of access, see `shadow`
     depends: the kernel has that instruction
@@ -216,7 +217,7 @@ class Reach:
         self._memo, self.depends = memo, depends
         self.reads: dict[int, Marks] = {}
         self.early: dict[int, Marks] = {}
-        self._waited: dict[int, Array] = {}  # by the first block of a batch, the lanes that have waited
+        self._waited: dict[int, Array] = {}  # by the first block of a batch, bool (1, C)
 
     def add(
         self,
@@ -235,28 +236,25 @@ class Reach:
         if self.depends:
             waited = self._waited.get(group.batch.first)
             if waited is not None:
-                mine = waited[group.row : group.row + group.shape[0]]
-                where = group.algebra.both(where, mask_of(~mine))
+                where = group.algebra.both(where, mask_of(~waited))
             if where is not False:
                 self._of(self.early, kind).add(owner, address, where, size, group.shape)
 
     def copy(
-        self, kind: int, owner: Allocation, addresses: Array, size: int, at: tuple[int, int], *, kept: bool
+        self, kind: int, owner: Allocation, addresses: Array, size: int, block: int, *, kept: bool
     ) -> None:
-        """Add what a bulk copy accesses, `size` bytes at each of the addresses; `at` are block and thread."""
+        """Add what a bulk copy of a block accesses, `size` bytes at each of the addresses."""
         inside = (addresses >= owner.start) & (addresses + size <= owner.end)
         places = (addresses[inside] - owner.start) // size
         if not kept:
             self._of(self.reads, kind).mark(owner, owner.start, places, size)
-        block, thread = at
-        if self.depends and not (block in self._waited and self._waited[block][thread].any()):
+        if self.depends and not (block in self._waited and self._waited[block].any()):
             self._of(self.early, kind).mark(owner, owner.start, places, size)
 
     def wait(self, group: Group, lanes: Array) -> None:
         """Note that lanes, bool (T, C), have waited for the launch before."""
-        batch, whole = group.batch, (group.launch.threads, group.batch.blocks)
-        waited = self._waited.setdefault(batch.first, np.zeros(whole, np.bool_))
-        waited[group.row : group.row + group.shape[0]] |= lanes
+        blocks: Array = np.any(lanes, axis=0)[None]
+        self._waited[group.batch.first] = blocks | self._waited.get(group.batch.first, blocks)
 
     def _of(self, marks: dict[int, Marks], kind: int) -> Marks:
         return marks.setdefault(kind, Marks(self._memo))

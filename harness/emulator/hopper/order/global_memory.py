@@ -178,7 +178,7 @@ class GlobalMemory:
 
         if races.reach is not None:
             kept = bulk.kind != READ
-            races.reach.copy(bulk.kind, owner, place.all(), place.size, (block.first, at[0]), kept=kept)
+            races.reach.copy(bulk.kind, owner, place.all(), place.size, block.first, kept=kept)
         races.watch(owner, bulk.kind == READ, touch, block.first)
 
     def _unfenced(self, access: Access, conflict: Conflict, block: Block) -> None:
