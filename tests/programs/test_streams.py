@@ -132,5 +132,5 @@ def test_it_is_printed_and_written(tmp_path: Path) -> None:
     (call,) = json.loads((tmp_path / "r.json").read_text())["meta"]["races"]
     assert call["what"].startswith("x at offset 0") and len(call["others"]) == 1
     (result,) = json.loads((tmp_path / "s.json").read_text())["runs"][0]["results"]
-    assert result["ruleId"] == "race-between-streams" or "race between streams" in json.dumps(result)
+    assert result["ruleId"] == "race-between-streams" and len(result["relatedLocations"]) == 1
     assert f"::error file=streams.cu,line={call['line']},title=race between streams::" in done.stdout

@@ -514,10 +514,10 @@ struct Pair
 const Pair pairs[] = {
 #define P(f) {#f, f}
     P(forked), P(joined), P(chunks), P(halo), P(interleaved), P(legacy), P(between), P(memset_then), P(copy_then),
-    P(stream_wait), P(event_wait), P(query), P(reused), P(early), P(buffers), P(streams_anew), P(atomics), P(constants),
-    P(variables), P(freed), P(allocated), P(after_free), P(captured), P(nodes), P(graph_and_stream), P(pageable),
-    P(pinned), P(host_other), P(host_function), P(rows), P(threads), P(never_recorded), P(relay), P(dependent), P(flagged), P(blas),
-    P(dot),
+    P(stream_wait), P(event_wait), P(query), P(reused), P(early), P(buffers), P(streams_anew), P(atomics),
+    P(constants), P(variables), P(freed), P(allocated), P(after_free), P(captured), P(nodes), P(graph_and_stream),
+    P(pageable), P(pinned), P(host_other), P(host_function), P(rows), P(threads), P(never_recorded), P(relay),
+    P(dependent), P(flagged), P(blas), P(dot),
 };
 const Pair right[] = {P(freed_at_once), P(timing)};
 
