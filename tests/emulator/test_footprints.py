@@ -151,6 +151,34 @@ def test_what_is_accessed_before_the_launch_before_has_ended(split: bool) -> Non
     assert without.early == without.footprints
 
 
+def test_bulk_copies_before_the_launch_before_has_ended() -> None:
+    """The first block waits between two loads, the second does not wait; all of the buffers is copied."""
+    body = """const float* a, const float* b, float* c {
+      __shared__ __align__(128) float s[128];
+      __shared__ u64 bar[1];
+      if (threadIdx.x == 0) { init(bar, 1); fence_init(); }
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        expect(bar, 512);
+        load(s, a + 64 * blockIdx.x, 256, bar);
+        if (blockIdx.x == 0) asm volatile("griddepcontrol.wait;" ::: "memory");
+        load(s + 64, b + 64 * blockIdx.x, 256, bar);
+      }
+      wait(bar, 0);
+      fence_async();
+      __syncthreads();
+      if (threadIdx.x == 0) { store(c + 128 * blockIdx.x, s, 512); wait_all(); }
+    }"""
+    buffers = [np.ones(128, np.float32), np.ones(128, np.float32), np.zeros(256, np.float32)]
+    found = run(body, *buffers, block=32, grid=2, footprints=True)
+    assert not found.findings
+    starts = sorted(found.footprints)
+    whole = [{kind: some.tolist() for kind, some in found.footprints[start].items()} for start in starts]
+    assert whole == [{READ: [[0, 512]]}, {READ: [[0, 512]]}, {WRITE: [[0, 1024]]}]
+    early = [{kind: some.tolist() for kind, some in found.early[start].items()} for start in starts]
+    assert early == [{READ: [[0, 512]]}, {READ: [[256, 512]]}, {WRITE: [[512, 1024]]}]
+
+
 def test_runs() -> None:
     for number in range(256):
         flags = np.array([number >> bit & 1 for bit in range(8)], np.bool_)
