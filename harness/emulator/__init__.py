@@ -33,6 +33,7 @@ from harness.emulator.memory import Arena, Buffer, Private
 from harness.emulator.ptx.declarations import OPAQUE, values_of
 from harness.emulator.watch.counts import Counts, by_line, total
 from harness.emulator.watch.findings import Finding, Index3, Rewatch, Source
+from harness.emulator.watch.shadow import Footprint
 from harness.errors import EmulatorError
 
 __all__ = [
@@ -69,6 +70,10 @@ class Emulation:
       fault by itself; it explains numbers that are wrong with the schedules ``delayed`` and ``random``
     heap: bytes that malloc has given
     stored: the range of addresses that the kernel stored to, of each buffer by its own; only if checked
+    footprints: the bytes that it accessed, of each buffer by its address: by kind of access runs of offsets,
+      see `shadow.Footprint`; only if asked for
+    early: of the footprints what blocks accessed before they waited for the launch before by
+      ``griddepcontrol.wait``: all, if they do not
     blocks: how many ran: fewer than the grid has where a `sample` was asked for
     reached: of each buffer past whose end the kernel went, how far, in bytes from its start
     """
@@ -84,6 +89,8 @@ class Emulation:
     late: tuple[Late, ...] = ()
     reached: Mapping[str, int] = field(default_factory=dict)
     stored: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    footprints: Mapping[int, Footprint] = field(default_factory=dict)
+    early: Mapping[int, Footprint] = field(default_factory=dict)
     blocks: int = 0
     heap: int = 0
 
@@ -126,6 +133,7 @@ def emulate(
     sample: int = 0,
     private: Private | None = None,
     heap: int = 0,
+    footprints: bool = False,
 ) -> Emulation:
     """Run the kernel `entry` of the PTX module `ptx` and return its findings and counts.
 
@@ -158,6 +166,7 @@ def emulate(
     sample: of a larger grid run so many blocks, the first, the last and some between; 0 for all. Kernels
       whose blocks wait for each other, or that have asynchronous units, run whole
     heap: bytes that malloc has given in earlier launches, of the buffer in `memory` that is called HEAP
+    footprints: keep which bytes of buffers it accesses, and how, see `Emulation.footprints`; wants `check`
     private: makes memory in which `memory` lies already, which is then not copied, see `memory.Arena`
 
     Raises EmulatorError for PTX that it cannot read, arguments or variables that do not fit, a kernel that
@@ -223,6 +232,7 @@ def emulate(
             fences=fences,
             sample=sample,
             heap=heap,
+            footprints=footprints,
         )
         try:
             launch.run()
@@ -256,6 +266,8 @@ def emulate(
             reached=launch.findings.ends,
             heap=launch.heap_used,
             stored=launch.stored,
+            footprints=launch.accessed,
+            early=launch.early if code.depends else launch.accessed,
             blocks=launch.blocks or extents[0].x * extents[0].y * extents[0].z,
         )
 

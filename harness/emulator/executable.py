@@ -48,6 +48,7 @@ class Executable:
     paces: of each instruction what it means for threads that wait, see `control.pace`
     asynchronous: it needs the emulation of Hopper's asynchronous units
     fine: it orders threads by other means than barriers of the block
+    depends: it waits for the launch before (``griddepcontrol.wait``)
     grain: bytes of its narrowest access to shared memory, at most 4
     waits: the strong stores, by index, that other blocks may see late, see `delays`
     guesses: the loads whose value a compare-and-swap then verifies, by index
@@ -63,6 +64,7 @@ class Executable:
         self.paces = [pace(instruction) for instruction in entry.instructions]
         self.asynchronous = any(asynchronous(instruction) for instruction in entry.instructions)
         self.fine = any(orders(instruction) for instruction in entry.instructions)
+        self.depends = any(i.opcode[:2] == ("griddepcontrol", "wait") for i in entry.instructions)
         self.waits = waiting(entry.instructions)
         self.grain = narrowest(entry.instructions)
         self._registers = [used(instruction, self.numbers) for instruction in entry.instructions]

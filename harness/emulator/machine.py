@@ -52,6 +52,7 @@ from harness.emulator.watch.counts import Counter
 from harness.emulator.watch.findings import Findings, Index3
 from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.races import RaceWatch
+from harness.emulator.watch.shadow import Footprint, early, footprints
 from harness.errors import EmulatorError, NotEnded, OutOfTime
 
 LANES = 16384  # threads in a batch of blocks: its registers then fit a processor's cache
@@ -88,6 +89,7 @@ class Launch:
         fences: bool,
         sample: int,
         heap: int,
+        footprints: bool,
     ) -> None:
         self.code, self.entry, self.steps = code, code.entry, code.steps
         entry, self.numbers, self.paces = code.entry, code.numbers, code.paces
@@ -101,7 +103,8 @@ class Launch:
         self.schedule, self.budget, self.check, self.cells = schedule, budget, check, cells
         self.fences, self._sample = fences, sample
         self.blocks = 0  # that were begun
-        self.stored = dict[int, tuple[int, int]]()
+        self.stored, self.footprints = dict[int, tuple[int, int]](), footprints
+        self.accessed, self.early = dict[int, Footprint](), dict[int, Footprint]()
         self._until = until
         self.threads = block.x * block.y * block.z
         self.progress = 0  # stores, barriers passed and threads ended so far: whoever polls waits for one
@@ -136,6 +139,12 @@ class Launch:
             self.delays.end()
         if self.races is not None:
             self.stored = self.races.stored()
+            if self.races.reach is not None:
+                starts = [one.start for one in self.arena.allocations]
+                for index, found in footprints(self.races.reach, self.races.watched).items():
+                    self.accessed[starts[index]] = found
+                for index, found in early(self.races.reach).items():
+                    self.early[starts[index]] = found
             if self.races.unfenced is not None:
                 self.races.unfenced.report()
 

@@ -67,6 +67,7 @@ def run_program(
             "program": str(program),
             "arguments": [sources[0].stem, *arguments],
             "events": str(Path(folder, "events")),
+            "called": sorted(build.called(program)),
             "sources": [str(path.resolve()) for path in sources],
             "foreign": [str(build.compilers().include), str(build.OLDER), "/usr/"],
         }

@@ -96,11 +96,16 @@ def program(
             where=", ".join(path.name for path in sources),
             hint="`harness check` runs kernels of files without one",
         )
-    wanted = {name for name in _symbols(target, "U") if re.match(r"cu[A-Za-z]|__cudaRegisterLinked", name)}
-    missing = sorted(wanted - defined())
+    missing = sorted(called(target) - defined())
     if missing:
         files.write_file(folder / MISSING, _library({"missing.cpp": _refusing(missing)}, MISSING))
     return target
+
+
+def called(program: Path) -> set[str]:
+    """Return the functions of CUDA's libraries that a program calls."""
+    wanted = re.compile(r"cu[A-Za-z]|__cudaRegisterLinked|__cudaLaunchKernel")
+    return {name for name in _symbols(program, "U") if wanted.match(name)}
 
 
 def _threaded(sources: Sequence[Path]) -> bool:

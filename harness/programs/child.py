@@ -54,7 +54,7 @@ def main(asked: dict[str, Any]) -> None:
 def _run(asked: dict[str, Any], program: Path, tell: Callable[[Event], None]) -> None:
     """Load the program and its runtime, and call ``main``."""
     library = ctypes.CDLL(str(program.with_name(NAME)), mode=ctypes.RTLD_GLOBAL)
-    places = Places(program, lambda: _base(program), asked["foreign"])
+    places = Places(program, lambda: _base(program), asked["sources"], asked["foreign"])
     library.harness_print.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     runtime = Runtime(
         How(**asked["how"]),
@@ -63,6 +63,7 @@ def _run(asked: dict[str, Any], program: Path, tell: Callable[[Event], None]) ->
         tell,
         lambda text: library.harness_print(text, len(text)),
         library,
+        asked["called"],
     )
 
     def call(name: bytes, caller: int | None, arguments: Any, count: int) -> int:

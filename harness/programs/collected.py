@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.emulator import Counts, Finding
 from harness.emulator.watch.counts import total
-from harness.programs.events import Event, Launched, Misused, Refused, Said, Stopped, Unwaited
+from harness.programs.events import Event, Launched, Misused, Raced, Refused, Said, Stopped, Unwaited
 from harness.sass.binary import demangled
 
 FAILED, REFUSED = "FAILED", "refused"
@@ -102,6 +102,7 @@ class Run:
     kernels: in the order of their first launches
     misuses, refusals: calls of the runtime that a GPU's would refuse, and those that only the emulator does
     unwaited: uses of memory that the device may still be writing
+    races: operations of two streams, or branches of a graph, that nothing orders and that use the same bytes
     stopped: the launch in which time was over
     code: what ``main`` returned, or the program gave to exit; negative for the signal that ended it
     timed_out: host code had not ended, either
@@ -110,6 +111,7 @@ class Run:
     kernels: dict[str, KernelRuns] = field(default_factory=dict)
     misuses: Counter[Said] = field(default_factory=Counter)
     unwaited: Counter[Said] = field(default_factory=Counter)
+    races: Counter[Said] = field(default_factory=Counter)
     refusals: Counter[Said] = field(default_factory=Counter)
     stopped: Stopped | None = None
     code: int = 0
@@ -123,6 +125,8 @@ class Run:
             self.misuses[event] += 1
         elif isinstance(event, Unwaited):
             self.unwaited[event] += 1
+        elif isinstance(event, Raced):
+            self.races[event] += 1
         elif isinstance(event, Refused):
             self.refusals[event] += 1
         else:
@@ -131,7 +135,9 @@ class Run:
     @functools.cached_property
     def names(self) -> dict[str, str]:
         """Return what kernels are called, ``add<float>``, by their PTX names; refused ones, too."""
-        told = re.findall(r"\b_Z\w+", " ".join(event.what for event in (*self.misuses, *self.unwaited)))
+        told = re.findall(
+            r"\b_Z\w+", " ".join(event.what for event in (*self.misuses, *self.unwaited, *self.races))
+        )
         return {ptx: short(name) for ptx, name in demangled([*self.kernels, *told]).items()}
 
     @property
@@ -140,7 +146,7 @@ class Run:
         wrong = any(one.status == FAILED for one in self.kernels.values())
         # Of results of which a part was not computed a program may well say that they are wrong.
         ended = self.code < 0 or (self.code > 0 and not self.sampled)
-        return bool(self.misuses or self.unwaited or wrong or ended)
+        return bool(self.misuses or self.unwaited or self.races or wrong or ended)
 
     @property
     def sampled(self) -> bool:
@@ -162,6 +168,7 @@ class Run:
         return {
             "misuses": [_call(event, times) for event, times in self.misuses.items()],
             "unwaited": [_call(event, times) for event, times in self.unwaited.items()],
+            "races": [_call(event, times) for event, times in self.races.items()],
             "refusals": [_call(event, times) for event, times in self.refusals.items()],
             "stopped": asdict(self.stopped) if self.stopped else None,
             "timed_out": self.timed_out,
@@ -181,4 +188,5 @@ def short(name: str) -> str:
 
 
 def _call(event: Said, times: int) -> dict[str, Any]:
-    return {"what": event.what, "file": event.place.file, "line": event.place.line, "times": times}
+    places = [{"file": one.file, "line": one.line} for one in (event.place, *event.others)]
+    return {"what": event.what, **places[0], "times": times} | ({"others": places[1:]} if places[1:] else {})

@@ -31,10 +31,11 @@ class Launched:
 
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """Something that host code does, and where."""
+    """Something that host code does, and where; `others` are places that belong to it."""
 
     what: str
     place: Place
+    others: tuple[Place, ...] = ()
 
 
 class Misused(Said):
@@ -43,6 +44,10 @@ class Misused(Said):
 
 class Unwaited(Said):
     """A use of memory that the device may still be using."""
+
+
+class Raced(Said):
+    """Two operations that nothing orders access the same bytes; the place is that of the second."""
 
 
 class Refused(Said):
@@ -59,4 +64,4 @@ class Stopped:
     place: Place
 
 
-Event = Launched | Misused | Unwaited | Refused | Stopped
+Event = Launched | Misused | Unwaited | Raced | Refused | Stopped

@@ -58,6 +58,7 @@ def print_run(run: Run, style: str | None) -> None:
             click.echo(terminal.fill(f"\n{names[one.kernel]}: {error}"))
     _print_calls(run.misuses, "calls that a GPU's runtime refuses, too", names)
     _print_calls(run.unwaited, "host code that does not wait for the device", names)
+    _print_calls(run.races, "races between streams", names)
     _print_calls(run.refusals, "calls that only the emulator refuses", names)
     _print_end(run, names)
 
@@ -103,10 +104,14 @@ def _print_calls(
     for event, times in [*calls.items()][:_CALLS]:
         where = f"{_near(event.place.file)}:{event.place.line}: " if event.place.line else ""
         often = "" if times == 1 else f", {times} times"
-        what = re.sub(r"\b_Z\w+", lambda m: names.get(m[0], m[0]), event.what)
-        click.echo(terminal.fill(f"  {where}{what}{often}", " " * 4))
+        click.echo(terminal.fill(f"  {where}{_readable(event.what, names)}{often}", " " * 4))
     if len(calls) > _CALLS:
         click.echo(f"  ... and {len(calls) - _CALLS} more; --json has all")
+
+
+def _readable(what: str, names: Mapping[str, str]) -> str:
+    """Return what is said with the names that kernels have in the source."""
+    return re.sub(r"\b_Z\w+", lambda m: names.get(m[0], m[0]), what)
 
 
 def reported(run: Run) -> list[Reported]:
@@ -130,11 +135,25 @@ def reported(run: Run) -> list[Reported]:
                     others=tuple(others),
                 )
             )
-    for call in (one for one in (*run.misuses, *run.unwaited) if one.place.line):
-        path, line = _first(call.place)
-        kind = "refused call" if call in run.misuses else "missing synchronization"
-        text = emulated.line_of(Path(call.place.file), line)
-        found.append(Reported(kind=kind, level="error", message=call.what, path=path, line=line, text=text))
+    kinds = {
+        "refused call": run.misuses,
+        "missing synchronization": run.unwaited,
+        "race between streams": run.races,
+    }
+    for kind, calls in kinds.items():
+        for call in (one for one in calls if one.place.line):
+            path, line = _first(call.place)
+            found.append(
+                Reported(
+                    kind=kind,
+                    level="error",
+                    message=_readable(call.what, run.names),
+                    path=path,
+                    line=line,
+                    text=emulated.line_of(Path(call.place.file), line),
+                    others=tuple(_first(other) for other in call.others if other.line),
+                )
+            )
     return found
 
 

@@ -17,6 +17,7 @@ from harness.emulator.hopper.phases import Mbarrier, arrive, find
 from harness.emulator.hopper.tma.made import acquire
 from harness.emulator.hopper.wgmma.warpgroup import converged
 from harness.emulator.instructions.cp_async import land_later
+from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.instructions.warp import active, ballot, named_lanes, unwarp
 from harness.emulator.memory import SHARED_BASE
 from harness.emulator.numbers.values import Array, Lanes, integer_of, mask_of, shift
@@ -118,8 +119,14 @@ def elect(decoder: Decoder, ins: Instruction) -> Run:
 @handles("griddepcontrol")
 def griddepcontrol(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``griddepcontrol``: a grid runs alone here, those that it depends on have ended."""
-    decoder.parts(ins, {"launch_dependents", "wait"})
-    return lambda group, where: None
+    waits = "wait" in decoder.parts(ins, {"launch_dependents", "wait"})
+
+    def wait(group: Group, where: Lanes) -> None:
+        races = group.launch.races
+        if waits and races is not None and races.reach is not None:
+            races.reach.wait(group, broadcast_mask(where, group.shape))
+
+    return wait
 
 
 @handles("createpolicy")

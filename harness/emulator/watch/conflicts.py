@@ -142,3 +142,11 @@ def _hazard(first: int, second: int) -> str:
 def _verb(kind: int, ins: Instruction) -> str:
     verb = "reads" if kind in READS else "updates" if ins.opcode[0] in ("atom", "red") else "writes"
     return f"{verb} it by TMA" if "bulk" in ins.opcode else f"{verb} it"
+
+
+def never(lanes: Array, threads: Array, stamps: Array) -> Array:
+    """Return that no order counts: ``ld.global.nc`` is for what no thread writes while the kernel runs.
+
+    It need not see what was written before it (PTX ISA, "ld.global.nc": its cache is not coherent).
+    """
+    return np.zeros(len(threads), np.bool_)

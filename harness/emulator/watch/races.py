@@ -26,7 +26,7 @@ from harness.emulator.memory import Allocation
 from harness.emulator.numbers.values import Array, Integer, Mask, mask_of
 from harness.emulator.numbers.values import Lanes as Where
 from harness.emulator.ptx.program import Instruction
-from harness.emulator.watch.conflicts import Access, Values, report
+from harness.emulator.watch.conflicts import Access, Values, never, report
 from harness.emulator.watch.findings import Rewatch
 from harness.emulator.watch.knowledge import (
     BLOCK,
@@ -41,17 +41,17 @@ from harness.emulator.watch.order import Order, State
 from harness.emulator.watch.shadow import (
     BLOCK_WRITE,
     CLUSTER_WRITE,
+    OUTSIDE,
     WRITE,
     Lanes,
     Shadow,
     Watched,
     kind_of,
 )
-from harness.emulator.watch.touches import ATOMIC, READ
+from harness.emulator.watch.touches import ATOMIC, READ, Reach
 
 if TYPE_CHECKING:
     from harness.emulator.machine import Launch
-
 
 T = TypeVar("T")
 UNITS = 3  # a thread, its bulk stores and its bulk loads have clocks of their own
@@ -74,11 +74,12 @@ class RaceWatch:
         self.fine = fine
         self.shared = shared and not launch.asynchronous  # `hopper` watches shared memory itself
         self._coarse = not (shared or launch.asynchronous)  # `hazards` watches it
-        self._watched: dict[int, Watched] = {}
+        self.watched: dict[int, Watched] = {}
         self._known = set(watched)
         self._reads: dict[int, list[Callable[[Watched], None]]] = defaultdict(list)
         self._readers: dict[int, set[int]] = defaultdict(set)  # the first blocks of their batches
         self._forgotten: set[int] = set()  # the allocations whose reads are not kept
+        self.reach = Reach(launch.memo, depends=launch.code.depends) if launch.footprints else None
         self._meanings: dict[int, Semantics] = {}
         self._lanes: dict[tuple[int, int, int, int], tuple[Array, Array, Array]] = {}
         self.unfenced: Unfenced | None = None
@@ -174,6 +175,12 @@ class RaceWatch:
                 if mine is not False:
                     self.record(group, ins, kind, one, address, mine, size)
             return
+        if self.reach is not None:
+            access, kept = (
+                kind_of(self._meaning(ins), kind != READ),
+                kind != READ or owner.index in self._known,
+            )
+            self.reach.add(group, OUTSIDE[access], owner, address, where, size, kept=kept)
         state = group.batch.order.state
 
         def touch(watched: Watched) -> None:
@@ -200,9 +207,9 @@ class RaceWatch:
                 raise Rewatch(owner.index)
             self._known.add(owner.index)
             self._readers.pop(owner.index, None)
-        watched = self._watched.get(owner.index)
+        watched = self.watched.get(owner.index)
         if watched is None:
-            watched = self._watched[owner.index] = Watched(owner.end - owner.start, 1, self.fine)
+            watched = self.watched[owner.index] = Watched(owner.end - owner.start, 1, self.fine)
             for earlier in self._reads.pop(owner.index, ()):
                 earlier(watched)
         touch(watched)
@@ -210,7 +217,7 @@ class RaceWatch:
     def stored(self) -> dict[int, tuple[int, int]]:
         """Return the range of addresses that the kernel stored to, of each allocation by its start."""
         starts = [one.start for one in self._launch.arena.allocations]
-        written = {starts[index]: watched.written() for index, watched in self._watched.items()}
+        written = {starts[index]: watched.written() for index, watched in self.watched.items()}
         return {start: (start + ends[0], start + ends[1]) for start, ends in written.items() if ends}
 
     def record_shared(
@@ -269,7 +276,7 @@ class RaceWatch:
         for word in words:
             lanes = whole.moved(word * watched.columns)
             made = Access(ins, access, lanes, watched, name, word, values)
-            ordered = _never if "nc" in ins.opcode else knows
+            ordered = never if "nc" in ins.opcode else knows
             for conflict in watched.shadow.conflicts(access, lanes, threads, ordered, clusters):
                 report(self._launch, made, conflict)
             watched.shadow.add(access, lanes, ins.index, knows, atomic=kind == ATOMIC)
@@ -340,11 +347,3 @@ class RaceWatch:
             published[cell] = order.knowledge.join(int(before[i]), int(mine[i]))
         if ins.opcode[0] == "atom":
             order.read(at, before, meaning)
-
-
-def _never(lanes: Array, threads: Array, stamps: Array) -> Array:
-    """Return that no order counts: ``ld.global.nc`` is for what no thread writes while the kernel runs.
-
-    It need not see what was written before it (PTX ISA, "ld.global.nc": its cache is not coherent).
-    """
-    return np.zeros(len(threads), np.bool_)

@@ -10,7 +10,7 @@ a `Crowd`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,9 @@ import numpy as np
 from harness.emulator.numbers.values import Array
 from harness.emulator.watch.crowd import Crowd
 from harness.emulator.watch.knowledge import BLOCK, CLUSTER, GRID, Semantics
+from harness.emulator.watch.touches import Marks, Reach, runs
 
+Footprint = dict[int, Array]  # by kind of access the bytes of a buffer, see `touches.runs`
 Ends = tuple[tuple[Array, Array, Array], ...]  # by end, lowest and highest: thread + 1, stamp, instruction
 
 # Kinds of access: plain ones, strong ones (volatile, relaxed, atomic), and those strong within a block or a
@@ -27,6 +29,8 @@ READ, WRITE, STRONG_READ, STRONG_WRITE, BLOCK_READ, BLOCK_WRITE, CLUSTER_READ, C
 KINDS = 8
 _GRAIN = 4  # bytes of a cell until a smaller access asks for finer ones
 READS = (READ, STRONG_READ, BLOCK_READ, CLUSTER_READ)
+# Another launch is outside of all blocks and clusters: to it what is strong within those is plain.
+OUTSIDE = (READ, WRITE, STRONG_READ, STRONG_WRITE, READ, WRITE, READ, WRITE)
 _SCOPES = {STRONG_READ: GRID, STRONG_WRITE: GRID, BLOCK_READ: BLOCK, BLOCK_WRITE: BLOCK}
 _SCOPES |= {CLUSTER_READ: CLUSTER, CLUSTER_WRITE: CLUSTER}
 
@@ -144,6 +148,15 @@ class Shadow:
         kept = [ends[0][0] != 0 for kind, ends in enumerate(self._kept) if ends and kind not in READS]
         cells = np.nonzero(np.logical_or.reduce(kept))[0] if kept else np.empty(0, np.int64)
         return cells if len(cells) else None
+
+    def accessed(self) -> dict[int, Array]:
+        """Return which cells were accessed by each kind of access: READ, WRITE, and those that are strong."""
+        found: dict[int, Array] = {}
+        for kind, ends in enumerate(self._kept):
+            if ends is not None:
+                seen = ends[0][0] != 0
+                found[OUTSIDE[kind]] = found.get(OUTSIDE[kind], False) | seen
+        return found
 
     def earlier(self, kind: int, lanes: Lanes) -> Iterator[tuple[Array, Array, Array, Array]]:
         """Yield the accesses of a kind that other threads have made to the cells of lanes.
@@ -291,8 +304,31 @@ class Watched:
         cells = self.shadow.written()
         return None if cells is None else (int(cells[0]) * self.grain, (int(cells[-1]) + 1) * self.grain)
 
+    def footprint(self) -> Footprint:
+        """Return the bytes, in an allocation, that were accessed."""
+        found = {kind: runs(cells) * self.grain for kind, cells in self.shadow.accessed().items()}
+        return {kind: some for kind, some in found.items() if len(some)}
+
     def refine(self, size: int) -> None:
         """Make the cells small enough for accesses of `size` bytes."""
         while self.grain > size:
             self.grain //= 2
             self.shadow = self.shadow.refined(self.columns)
+
+
+def footprints(reach: Reach, watched: Mapping[int, Watched]) -> dict[int, Footprint]:
+    """Return what a launch accessed of each allocation, by its index."""
+    return _by_buffer(reach.reads) | {index: one.footprint() for index, one in watched.items()}
+
+
+def early(reach: Reach) -> dict[int, Footprint]:
+    """Return what blocks accessed before they waited for the launch before."""
+    return _by_buffer(reach.early)
+
+
+def _by_buffer(marks: Mapping[int, Marks]) -> dict[int, Footprint]:
+    found: dict[int, Footprint] = {}
+    for kind, some in marks.items():
+        for index, bytes_ in some.runs().items():
+            found.setdefault(index, {})[kind] = bytes_
+    return found

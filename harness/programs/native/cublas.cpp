@@ -23,31 +23,31 @@ int alpha_type(int compute) { return compute == 70 || compute == 71 ? F64 : comp
     int plain(void* h, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, int lda, const T* b, \
               int ldb, const T* beta, T* c, int ldc) \
     { \
-        return blas("cublas gemm", CALLER, ta, tb, m, n, k, alpha, a, type, lda, 0, b, type, ldb, 0, beta, c, type, \
+        return blas("cublas gemm", CALLER, h, ta, tb, m, n, k, alpha, a, type, lda, 0, b, type, ldb, 0, beta, c, type, \
                     ldc, 0, 1, type); \
     } \
     int name##StridedBatched(void* h, int ta, int tb, int m, int n, int k, const T* alpha, const T* a, int lda, \
                              long long sa, const T* b, int ldb, long long sb, const T* beta, T* c, int ldc, \
                              long long sc, int count) \
     { \
-        return blas("cublas gemm", CALLER, ta, tb, m, n, k, alpha, a, type, lda, sa, b, type, ldb, sb, beta, c, type, \
+        return blas("cublas gemm", CALLER, h, ta, tb, m, n, k, alpha, a, type, lda, sa, b, type, ldb, sb, beta, c, type, \
                     ldc, sc, count, type); \
     }
 #define VECTORS(S, T, type) \
     BLAS(cublas##S##axpy_v2, (void* h, int n, const T* alpha, const T* x, int dx, T* y, int dy), "cublas axpy", \
-         CALLER, type, n, alpha, x, dx, y, dy) \
-    BLAS(cublas##S##scal_v2, (void* h, int n, const T* alpha, T* x, int dx), "cublas scal", CALLER, type, n, alpha, x, \
+         CALLER, h, type, n, alpha, x, dx, y, dy) \
+    BLAS(cublas##S##scal_v2, (void* h, int n, const T* alpha, T* x, int dx), "cublas scal", CALLER, h, type, n, alpha, x, \
          dx) \
-    BLAS(cublas##S##copy_v2, (void* h, int n, const T* x, int dx, T* y, int dy), "cublas copy", CALLER, type, n, x, dx, \
+    BLAS(cublas##S##copy_v2, (void* h, int n, const T* x, int dx, T* y, int dy), "cublas copy", CALLER, h, type, n, x, dx, \
          y, dy) \
-    BLAS(cublas##S##dot_v2, (void* h, int n, const T* x, int dx, const T* y, int dy, T* to), "cublas dot", CALLER, \
+    BLAS(cublas##S##dot_v2, (void* h, int n, const T* x, int dx, const T* y, int dy, T* to), "cublas dot", CALLER, h, \
          type, n, x, dx, y, dy, to) \
-    BLAS(cublas##S##nrm2_v2, (void* h, int n, const T* x, int dx, T* to), "cublas nrm2", CALLER, type, n, x, dx, to) \
-    BLAS(cublas##S##asum_v2, (void* h, int n, const T* x, int dx, T* to), "cublas asum", CALLER, type, n, x, dx, to) \
+    BLAS(cublas##S##nrm2_v2, (void* h, int n, const T* x, int dx, T* to), "cublas nrm2", CALLER, h, type, n, x, dx, to) \
+    BLAS(cublas##S##asum_v2, (void* h, int n, const T* x, int dx, T* to), "cublas asum", CALLER, h, type, n, x, dx, to) \
     BLAS(cublas##S##gemv_v2, \
          (void* h, int t, int m, int n, const T* alpha, const T* a, int lda, const T* x, int dx, const T* beta, T* y, \
           int dy), \
-         "cublas gemv", CALLER, type, t, m, n, alpha, a, lda, x, dx, beta, y, dy)
+         "cublas gemv", CALLER, h, type, t, m, n, alpha, a, lda, x, dx, beta, y, dy)
 
 extern "C"
 {
@@ -59,7 +59,7 @@ int cublasCreate_v2(void** to)
 int cublasLtCreate(void** to) { return cublasCreate_v2(to); }
 FINE(cublasDestroy_v2, void*)
 FINE(cublasLtDestroy, void*)
-FINE(cublasSetStream_v2, void*, cudaStream_t)
+int cublasSetStream_v2(void* h, cudaStream_t stream) { return blas("a stream of cublas", CALLER, h, stream); }
 FINE(cublasSetMathMode, void*, int)
 FINE(cublasSetAtomicsMode, void*, int)
 FINE(cublasSetPointerMode_v2, void*, int)  // an address says itself whose it is
@@ -75,18 +75,18 @@ const char* cublasGetStatusName(int status) { return status ? "CUBLAS_STATUS_INT
 GEMM(cublasSgemm, cublasSgemm_v2, float, F32)
 GEMM(cublasDgemm, cublasDgemm_v2, double, F64)
 GEMM(cublasHgemm, cublasHgemm, uint16_t, F16)
-int cublasGemmEx(void*, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int type_a, int lda,
+int cublasGemmEx(void* h, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int type_a, int lda,
                  const void* b, int type_b, int ldb, const void* beta, void* c, int type_c, int ldc, int compute, int)
 {
-    return blas("cublas gemm", CALLER, ta, tb, m, n, k, alpha, a, type_a, lda, 0, b, type_b, ldb, 0, beta, c, type_c,
+    return blas("cublas gemm", CALLER, h, ta, tb, m, n, k, alpha, a, type_a, lda, 0, b, type_b, ldb, 0, beta, c, type_c,
                 ldc, 0, 1, alpha_type(compute));
 }
-int cublasGemmStridedBatchedEx(void*, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int type_a,
+int cublasGemmStridedBatchedEx(void* h, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int type_a,
                                int lda, long long sa, const void* b, int type_b, int ldb, long long sb,
                                const void* beta, void* c, int type_c, int ldc, long long sc, int count, int compute,
                                int)
 {
-    return blas("cublas gemm", CALLER, ta, tb, m, n, k, alpha, a, type_a, lda, sa, b, type_b, ldb, sb, beta, c, type_c,
+    return blas("cublas gemm", CALLER, h, ta, tb, m, n, k, alpha, a, type_a, lda, sa, b, type_b, ldb, sb, beta, c, type_c,
                 ldc, sc, count, alpha_type(compute));
 }
 VECTORS(S, float, F32)

@@ -21,7 +21,7 @@ cudaError_t set(const cudaMemsetParams* of)
 }
 cudaError_t call(const cudaHostNodeParams* of)
 {
-    hand("cudaDeviceSynchronize", CALLER);  // it is called when the work before it is done
+    hand("a host function", CALLER, 0);
     of->fn(of->userData);
     return cudaSuccess;
 }
@@ -44,11 +44,11 @@ cudaError_t add(const void* caller, Node* to, cudaGraph_t graph, const Node* aft
 
 extern "C"
 {
-API(cudaStreamBeginCapture, (cudaStream_t stream, cudaStreamCaptureMode mode), stream, 0)
-cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const Node*,
-                                                    const cudaGraphEdgeData*, size_t, cudaStreamCaptureMode)
+API(cudaStreamBeginCapture, (cudaStream_t stream, cudaStreamCaptureMode mode), stream, 0, 0, 0)
+cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph, const Node* after,
+                                                    const cudaGraphEdgeData*, size_t count, cudaStreamCaptureMode)
 {
-    return error("cudaStreamBeginCapture", CALLER, stream, graph);
+    return error("cudaStreamBeginCapture", CALLER, stream, graph, after, count);
 }
 API(cudaStreamEndCapture, (cudaStream_t stream, cudaGraph_t* to), stream, to)
 cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* to)
@@ -64,12 +64,16 @@ cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCa
     *to = found ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     if (id) *id = found;
     if (graph) *graph = reinterpret_cast<cudaGraph_t>(found);
-    if (after) *after = nullptr;
+    const Node* before;
+    size_t many = hand("the nodes before", CALLER, stream, &before);
+    if (after) *after = before;
     if (edges) *edges = nullptr;
-    if (count) *count = 0;
+    if (count) *count = many;
     return cudaSuccess;
 }
-NOTHING(cudaStreamUpdateCaptureDependencies, (cudaStream_t, Node*, const cudaGraphEdgeData*, size_t, unsigned))
+API(cudaStreamUpdateCaptureDependencies,
+    (cudaStream_t stream, Node* nodes, const cudaGraphEdgeData*, size_t count, unsigned replace), stream, nodes, count,
+    replace)
 NOTHING(cudaThreadExchangeStreamCaptureMode, (cudaStreamCaptureMode*))
 
 API(cudaGraphCreate, (cudaGraph_t* to, unsigned flags), to)
@@ -163,7 +167,7 @@ cudaError_t CUDARTAPI cudaGraphAddDependencies(cudaGraph_t graph, const Node* fr
 cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data)
 {
     if (!hand("the graph of a stream", CALLER, stream)) {
-        hand("cudaDeviceSynchronize", CALLER);
+        hand("a host function", CALLER, stream);
         function(data);
         return cudaSuccess;
     }

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -42,6 +43,14 @@ void harness_connect(Handle to, int sms)
     multiprocessors = sms;
     // A process that the program forks has no device, as with a GPU, and no Python.
     pthread_atfork(nullptr, nullptr, [] { handle = nullptr; });
+}
+
+// The number of the thread of the host that calls, which no other one has had.
+unsigned long harness_thread()
+{
+    static std::atomic<unsigned long> made;
+    thread_local unsigned long own = ++made;
+    return own;
 }
 
 void harness_print(const char* text, size_t size)
@@ -119,13 +128,16 @@ API(cudaLaunchCooperativeKernel,
 cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* how, const void* kernel, void** given)
 {
     dim3 cluster(0, 0, 0);
-    for (unsigned i = 0; i < how->numAttrs; ++i)
-        if (how->attrs[i].id == cudaLaunchAttributeClusterDimension) {
-            auto& of = how->attrs[i].val.clusterDim;
-            cluster = dim3(of.x, of.y, of.z);
-        }
+    int overlaps = 0;  // with the launch before it
+    for (unsigned i = 0; i < how->numAttrs; ++i) {
+        auto& of = how->attrs[i].val;
+        if (how->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            cluster = dim3(of.clusterDim.x, of.clusterDim.y, of.clusterDim.z);
+        if (how->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+            overlaps = of.programmaticStreamSerializationAllowed;
+    }
     return error("cudaLaunchKernelExC", CALLER, kernel, how->gridDim, how->blockDim, given, how->dynamicSmemBytes,
-                 how->stream, cluster);
+                 how->stream, cluster, overlaps);
 }
 
 // -- errors

@@ -10,7 +10,7 @@ namespace
 cudaError_t ofStream(void** to, size_t size, cudaStream_t stream, const void* caller)
 {
     bool captured = hand("the graph of a stream", caller, stream);
-    return error(captured ? "memory of a graph" : "cudaMallocAsync", caller, to, size);
+    return captured ? error("memory of a graph", caller, to, size) : error("cudaMallocAsync", caller, to, size, stream);
 }
 }  // namespace
 

@@ -5,9 +5,9 @@ using namespace harness;
 
 extern "C"
 {
-MAKES(cudaStreamCreate, cudaStream_t, (cudaStream_t* to))
-MAKES(cudaStreamCreateWithFlags, cudaStream_t, (cudaStream_t* to, unsigned))
-MAKES(cudaStreamCreateWithPriority, cudaStream_t, (cudaStream_t* to, unsigned, int))
+API(cudaStreamCreate, (cudaStream_t* to), to)
+API(cudaStreamCreateWithFlags, (cudaStream_t* to, unsigned flags), to, flags)
+API(cudaStreamCreateWithPriority, (cudaStream_t* to, unsigned flags, int), to, flags)
 MAKES(cudaEventCreate, cudaEvent_t, (cudaEvent_t* to))
 MAKES(cudaEventCreateWithFlags, cudaEvent_t, (cudaEvent_t* to, unsigned))
 API(cudaStreamDestroy, (cudaStream_t stream), stream)
@@ -19,9 +19,9 @@ cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t, int* to)
     *to = 0;
     return cudaSuccess;
 }
-cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t, unsigned* to)
+cudaError_t CUDARTAPI cudaStreamGetFlags(cudaStream_t stream, unsigned* to)
 {
-    *to = cudaStreamNonBlocking;
+    *to = hand("the flags of a stream", CALLER, stream);
     return cudaSuccess;
 }
 API(cudaStreamSynchronize, (cudaStream_t stream), stream)
@@ -37,7 +37,7 @@ API(cudaEventDestroy, (cudaEvent_t event), event)
 API(cudaEventElapsedTime, (float* to, cudaEvent_t from, cudaEvent_t until), to, from, until)
 cudaError_t CUDARTAPI cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned)
 {
-    hand("cudaDeviceSynchronize", CALLER);  // it is called when the work before it is done
+    hand("a host function", CALLER, stream);
     function(stream, cudaSuccess, data);
     return cudaSuccess;
 }

@@ -16,14 +16,19 @@ from harness.programs.events import Event, Misused, Refused
 from harness.programs.places import Places
 from harness.programs.runtime.blas import Blas
 from harness.programs.runtime.copies import Copies
-from harness.programs.runtime.graphs import STREAMS, Graphs
+from harness.programs.runtime.graphs import DEFAULT, STREAMS, Graphs
 from harness.programs.runtime.host import NOT_SUPPORTED, SUCCESS, UNKNOWN, Misuse
 from harness.programs.runtime.launches import How, Launches
 from harness.programs.runtime.memory import DeviceMemory
+from harness.programs.runtime.order.clocks import Clocks
+from harness.programs.runtime.order.operations import Operations
+from harness.programs.runtime.order.unwaited import Guard
+from harness.programs.runtime.order.waiting import Waiting
 from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
-from harness.programs.runtime.unwaited import WAITS, Guard
-from harness.programs.runtime.waiting import Waiting
+
+# What a program calls that may do two things at once; the latter are for the default stream of a thread.
+_SEVERAL, _OF_THREADS = ("cudaStreamCreate", "cudaGraphInst", "cudaLaunchKernelExC"), ("_ptsz", "_ptds")
 
 
 class Runtime:
@@ -32,6 +37,7 @@ class Runtime:
     sources: the program's own files
     tell: takes what happens; write: takes what kernels print
     native: the library of native/, by which host code calls
+    called: the functions of CUDA that the program calls
     """
 
     def __init__(
@@ -42,21 +48,28 @@ class Runtime:
         tell: Callable[[Event], None],
         write: Callable[[bytes], None],
         native: ctypes.CDLL,
+        called: Sequence[str],
     ) -> None:
         self._places, self._tell = places, tell
         memory = DeviceMemory()
-        self._guard = Guard(native, memory, places, tell)
-        registered, textures, waiting = Registered(memory, sources), Textures(memory), Waiting()
-        launches = Launches(how, memory, registered, textures, waiting, places, self._guard, tell, write)
-        self._graphs = Graphs(launches, waiting)
+        native.harness_thread.restype = ctypes.c_ulong
+        clocks = Clocks(native.harness_thread, of_threads=any(name.endswith(_OF_THREADS) for name in called))
+        watching = any(name.startswith(_SEVERAL) or name.endswith(_OF_THREADS) for name in called)
+        operations = Operations(clocks, memory, places, tell, watching=watching)
+        self._guard = Guard(native, memory, places, operations, tell)
+        registered, textures, waiting = Registered(memory, sources), Textures(memory), Waiting(operations)
+        launches = Launches(
+            how, memory, registered, textures, waiting, places, operations, self._guard, tell, write
+        )
+        self._graphs, self._blas = Graphs(launches, waiting, operations), Blas(memory, operations)
         self._parts = (
             launches,
-            Copies(memory, registered, places, self._guard),
+            Copies(memory, registered, places, operations, self._guard),
             registered,
             textures,
             self._graphs,
             waiting,
-            Blas(memory),
+            self._blas,
         )
         self._lock = threading.RLock()  # functions of a graph's nodes may call the runtime
 
@@ -66,12 +79,13 @@ class Runtime:
         caller: where it returns to
         """
         with self._lock:
-            return self._called(name, caller, arguments)
+            self._guard.look()
+            try:
+                return self._called(name, caller, arguments)
+            finally:
+                self._guard.waited()
 
     def _called(self, name: str, caller: int, arguments: Sequence[int]) -> int:
-        self._guard.look()
-        if name in WAITS:
-            self._guard.waited()
         wanted = name.removeprefix("__").replace(" ", "_")
         function = next((f for part in self._parts if (f := getattr(part, wanted, None))), None)
         sign = -1 if name.startswith("the ") else 1  # a question's errors are negative
@@ -82,8 +96,10 @@ class Runtime:
             work = partial(function, caller, *arguments)
             if name.startswith("cudaLaunch"):
                 work = work()
-            if name in STREAMS:
-                return self._graphs.do(arguments[STREAMS[name]], name, work)
+            if name.startswith("cublas "):
+                return self._blas.do(name, caller, function, arguments)
+            if name in STREAMS or name in DEFAULT:
+                return self._graphs.do(name, caller, arguments, work)
             return int(work() or SUCCESS)
         except Misuse as e:
             self._tell(Misused(what=f"{name}: {e}", place=self._places.of(caller)))

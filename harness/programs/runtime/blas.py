@@ -6,6 +6,7 @@ Matrices lie column by column. What is not of one allocation is told, as cuBLAS 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from harness.errors import EmulatorError
 from harness.programs.runtime import host
 from harness.programs.runtime.host import INVALID_VALUE, Misuse
 from harness.programs.runtime.memory import DeviceMemory
+from harness.programs.runtime.order.operations import Operations
 
 _TYPES: dict[int, Any] = {
     0: np.float32,
@@ -43,11 +45,31 @@ def _narrow(values: Array, type_: int) -> Array:
     return ((raw + 0x7FFF + (raw >> 16 & 1)) >> 16).astype(np.uint16)
 
 
+def _pieces(start: int, view: Array) -> Iterator[tuple[int, int]]:
+    """Yield the pieces of memory that numbers from `start` on lie in, and their bytes."""
+    axes = view.shape[:-1] if view.strides[-1] == view.itemsize else view.shape
+    for row in np.ndindex(axes):
+        place = start + sum(i * s for i, s in zip(row, view.strides, strict=False))
+        yield place, view.itemsize * (view.shape[-1] if len(axes) < view.ndim else 1)
+
+
 class Blas:
     """The functions of cuBLAS, without the letters of types in their names: 0 is float32, 1 float64."""
 
-    def __init__(self, memory: DeviceMemory) -> None:
-        self._memory = memory
+    def __init__(self, memory: DeviceMemory, operations: Operations) -> None:
+        self._memory, self._operations = memory, operations
+        self._streams: dict[int, int] = {}  # by the handle of the library
+
+    def a_stream_of_cublas(self, caller: int, handle: int, stream: int) -> None:
+        """Let what is called with a handle be of this stream."""
+        self._streams[handle] = stream
+
+    def do(self, name: str, caller: int, function: Callable[..., None], arguments: Sequence[int]) -> int:
+        """Do a function of the library, whose first argument is a handle, in the stream of that."""
+        handle, *given = arguments
+        stream = self._operations.clocks.stream(self._streams.get(handle, 0))
+        what = name.replace("cublas", "cuBLAS")
+        return self._operations.do(stream, what, caller, lambda: function(caller, *given))
 
     def _view(
         self, what: str, start: int, type_: int, shape: tuple[int, ...], steps: tuple[int, ...]
@@ -63,7 +85,10 @@ class Blas:
             name = found.label if found else "memory that is not the device's"
             raise Misuse(INVALID_VALUE, f"{what} takes {size:,} bytes of {name}, which has {left:,}")
         raw = self._memory.view(start, size)
-        return np.ndarray(shape, one, raw.data, 0, tuple(s * one.itemsize for s in steps))
+        view = np.ndarray(shape, one, raw.data, 0, tuple(s * one.itemsize for s in steps))
+        for place, many in _pieces(start, view):
+            self._memory.touch(place, many, writes=False)
+        return view
 
     def _scalar(self, address: int, type_: int) -> Any:
         raw = ctypes.string_at(self._memory.pointer(address), np.dtype(_TYPES[type_]).itemsize)
@@ -71,9 +96,8 @@ class Blas:
 
     def _store(self, start: int, into: Array, values: Array, type_: int) -> None:
         into[...] = _narrow(values, type_)
-        for row in np.ndindex(into.shape[:-1]):  # the last axis is the one without gaps, or the only one
-            place = start + sum(i * s for i, s in zip(row, into.strides[:-1], strict=True))
-            self._memory.mark(place, (into.shape[-1] - 1) * into.strides[-1] + into.itemsize)
+        for place, many in _pieces(start, into):
+            self._memory.mark(place, many)
 
     def cublas_gemm(self, caller: int, *given: int) -> None:
         """Compute C = alpha op(A) op(B) + beta C, `count` times."""
@@ -141,3 +165,5 @@ class Blas:
         raw = np.asarray(value, _TYPES[type_]).tobytes()
         ctypes.memmove(self._memory.pointer(to), raw, len(raw))
         self._memory.mark(to, len(raw))
+        if self._operations.running is not None:
+            self._operations.running.waited = not self._memory.ours(to)

@@ -7,8 +7,9 @@ from harness.programs.places import Places
 from harness.programs.runtime import host
 from harness.programs.runtime.host import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
 from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, DeviceMemory
+from harness.programs.runtime.order.operations import Operations
+from harness.programs.runtime.order.unwaited import Guard
 from harness.programs.runtime.registered import Registered
-from harness.programs.runtime.unwaited import Guard
 
 _PITCH = 512  # bytes of which a pitch is a multiple
 _TOTAL = 141 << 30  # bytes that the device says it has
@@ -19,16 +20,25 @@ _WAYS = {1: "cudaMemcpyHostToDevice", 2: "cudaMemcpyDeviceToHost", 3: "cudaMemcp
 class Copies:
     """The functions of CUDA's runtime that allocate, free, copy and set memory."""
 
-    def __init__(self, memory: DeviceMemory, registered: Registered, places: Places, guard: Guard) -> None:
+    def __init__(
+        self,
+        memory: DeviceMemory,
+        registered: Registered,
+        places: Places,
+        operations: Operations,
+        guard: Guard,
+    ) -> None:
         self._memory, self._registered, self._places = memory, registered, places
-        self._guard = guard
+        self._operations, self._guard = operations, guard
 
     # -- allocations
 
     def cudaMalloc(self, caller: int, to: int, size: int, *_: int) -> None:
         self._allocate(caller, to, size, DEVICE)
 
-    cudaMallocAsync = cudaMalloc
+    def cudaMallocAsync(self, caller: int, to: int, size: int, stream: int) -> None:
+        self._allocate(caller, to, size, DEVICE)
+        self._memory.touch(host.pointer(to), size, writes=True)
 
     def memory_of_a_graph(self, caller: int, to: int, size: int) -> None:
         """Allocate what a graph allocates whenever it is launched, once for all of its launches."""
@@ -64,13 +74,21 @@ class Copies:
             raise Misuse(ALLOCATION, f"{size:,} bytes where {_TOTAL - self._memory.used:,} are free")
         host.put(to, found.start)
 
-    def cudaFree(self, caller: int, address: int, *_: int) -> None:
+    def cudaFree(self, caller: int, address: int) -> None:
+        """Free memory when all work is done."""
+        self._operations.clocks.wait_for_all()
+        self._guard.waited()
+        self.cudaFreeAsync(caller, address)
+
+    cudaFreeHost = cudaFree
+
+    def cudaFreeAsync(self, caller: int, address: int, *_: int) -> None:
         if not address:
             return
+        if (found := self._memory.at(address)) is not None:
+            self._memory.touch(address, found.size, writes=True)
         if self._memory.free(address) is None:
             raise Misuse(INVALID_VALUE, self._freed(address) or "what was not allocated")
-
-    cudaFreeAsync = cudaFreeHost = cudaFree
 
     def cudaHostRegister(self, caller: int, address: int, size: int, flags: int) -> None:
         """Let kernels reach memory of malloc, by the address that cudaHostGetDevicePointer gives."""
@@ -97,17 +115,26 @@ class Copies:
 
     # -- copies
 
-    def cudaMemcpy(self, caller: int, to: int, source: int, size: int, kind: int, *_: int) -> None:
+    def cudaMemcpy(self, caller: int, to: int, source: int, size: int, kind: int) -> None:
+        self._copy(to, source, size, kind)
+        self._wait(to, source)
+
+    def cudaMemcpyAsync(self, caller: int, to: int, source: int, size: int, kind: int, stream: int) -> None:
+        self._copy(to, source, size, kind)
+        self._go_on(to, size, source, size, "cudaMemcpyAsync")
+
+    def _copy(self, to: int, source: int, size: int, kind: int) -> None:
         self._within("to", to, size, kind in (_TO_DEVICE, _BETWEEN), kind)
         self._within("from", source, size, kind in (_TO_HOST, _BETWEEN), kind)
         self._memory.copy(to, source, size)
 
-    def cudaMemcpyAsync(self, caller: int, to: int, source: int, size: int, kind: int, *_: int) -> None:
-        self.cudaMemcpy(caller, to, source, size, kind)
-        self._guard.wrote(to, to + size, "cudaMemcpyAsync")
-        self._guard.read(source, source + size, "cudaMemcpyAsync")
-
     def cudaMemcpy2D(
+        self, caller: int, to: int, pitch: int, source: int, every: int, width: int, height: int, kind: int
+    ) -> None:
+        self._copy_rows(to, pitch, source, every, width, height, kind)
+        self._wait(to, source)
+
+    def cudaMemcpy2DAsync(
         self,
         caller: int,
         to: int,
@@ -117,7 +144,14 @@ class Copies:
         width: int,
         height: int,
         kind: int,
-        *_: int,
+        stream: int,
+    ) -> None:
+        self._copy_rows(to, pitch, source, every, width, height, kind)
+        sizes = (width * height if gap == width else 0 for gap in (pitch, every))  # rows without gaps
+        self._go_on(to, next(sizes), source, next(sizes), "cudaMemcpy2DAsync")
+
+    def _copy_rows(
+        self, to: int, pitch: int, source: int, every: int, width: int, height: int, kind: int
     ) -> None:
         if height and (width > pitch or width > every):
             raise Misuse(INVALID_VALUE, f"rows of {width:,} bytes with pitches of {pitch:,} and {every:,}")
@@ -128,47 +162,86 @@ class Copies:
         for row in range(height):
             self._memory.copy(to + row * pitch, source + row * every, width)
 
-    def cudaMemcpy2DAsync(self, caller: int, to: int, pitch: int, *rest: int) -> None:
-        self.cudaMemcpy2D(caller, to, pitch, *rest)
-        _, _, width, height, *_ = rest
-        if pitch == width:
-            self._guard.wrote(to, to + width * height, "cudaMemcpy2DAsync")
-
     def cudaMemcpyToSymbol(
-        self, caller: int, symbol: int, source: int, size: int, offset: int, kind: int, *_: int
+        self, caller: int, symbol: int, source: int, size: int, offset: int, kind: int
     ) -> None:
+        self._wait(self._to_symbol(symbol, source, size, offset, kind), source)
+
+    def cudaMemcpyToSymbolAsync(
+        self, caller: int, symbol: int, source: int, size: int, offset: int, kind: int, stream: int
+    ) -> None:
+        to = self._to_symbol(symbol, source, size, offset, kind)
+        self._go_on(to, size, source, size, "cudaMemcpyToSymbolAsync")
+
+    def _to_symbol(self, symbol: int, source: int, size: int, offset: int, kind: int) -> int:
         start = self._in_symbol(symbol, size, offset)
         self._within("from", source, size, kind == _BETWEEN, kind)
         self._memory.copy(start, source, size)
-
-    cudaMemcpyToSymbolAsync = cudaMemcpyToSymbol
+        return start
 
     def cudaMemcpyFromSymbol(
-        self, caller: int, to: int, symbol: int, size: int, offset: int, kind: int, *_: int
+        self, caller: int, to: int, symbol: int, size: int, offset: int, kind: int
     ) -> None:
+        self._wait(to, self._from_symbol(to, symbol, size, offset, kind))
+
+    def cudaMemcpyFromSymbolAsync(
+        self, caller: int, to: int, symbol: int, size: int, offset: int, kind: int, stream: int
+    ) -> None:
+        source = self._from_symbol(to, symbol, size, offset, kind)
+        self._go_on(to, size, source, size, "cudaMemcpyFromSymbolAsync")
+
+    def _from_symbol(self, to: int, symbol: int, size: int, offset: int, kind: int) -> int:
         start = self._in_symbol(symbol, size, offset)
         self._within("to", to, size, kind == _BETWEEN, kind)
         self._memory.copy(to, start, size)
+        return start
 
-    cudaMemcpyFromSymbolAsync = cudaMemcpyFromSymbol
+    def cudaMemset(self, caller: int, to: int, value: int, size: int) -> None:
+        self._set(to, value, size)
+        self._wait(to, to)
 
-    def cudaMemset(self, caller: int, to: int, value: int, size: int, *_: int) -> None:
+    def cudaMemsetAsync(self, caller: int, to: int, value: int, size: int, stream: int) -> None:
+        self._set(to, value, size)
+        self._guard.wrote(to, to + size, "cudaMemsetAsync")
+
+    def _set(self, to: int, value: int, size: int) -> None:
         self._within("to", to, size, True, _TO_DEVICE)
         if size:
             self._memory.view(to, size)[:] = value & 255
             self._memory.mark(to, size)
 
-    cudaMemsetAsync = cudaMemset
+    def cudaMemset2D(self, caller: int, to: int, pitch: int, value: int, width: int, height: int) -> None:
+        self.cudaMemset2DAsync(caller, to, pitch, value, width, height, 0)
+        self._wait(to, to)
 
-    def cudaMemset2D(
-        self, caller: int, to: int, pitch: int, value: int, width: int, height: int, *_: int
+    def cudaMemset2DAsync(
+        self, caller: int, to: int, pitch: int, value: int, width: int, height: int, stream: int
     ) -> None:
         if height > 1 and width > pitch:
             raise Misuse(INVALID_VALUE, f"rows of {width:,} bytes with a pitch of {pitch:,}")
         for row in range(height):
-            self.cudaMemset(caller, to + row * pitch, value, width)
+            self._set(to + row * pitch, value, width)
 
-    cudaMemset2DAsync = cudaMemset2D
+    def _wait(self, to: int, source: int) -> None:
+        """Let the host wait for what is being done, as far as such a call does: not between two places of the
+        device (CUDA Runtime API, "API synchronization behavior").
+        """
+        one = self._operations.running
+        if one is not None:
+            one.waited = not (self._device(to) and self._device(source))
+
+    def _go_on(self, to: int, written: int, source: int, read: int, what: str) -> None:
+        """Let the host go on while a copy uses memory of its own. To pageable memory it waits, and what it
+        copies from there is staged: that it may change at once.
+        """
+        if self._operations.running is not None and not (self._memory.ours(to) or self._memory.shared(to)):
+            self._operations.running.waited = True
+        self._guard.wrote(to, to + written, what)
+        self._guard.read(source, source + read, what)
+
+    def _device(self, address: int) -> bool:
+        found = self._memory.at(address) if self._memory.ours(address) else None
+        return found is not None and found.kind not in (HOST, MANAGED)
 
     def a_pattern(self, caller: int, to: int, value: int, count: int, size: int) -> None:
         """Repeat a number of `size` bytes, as a node of a graph does."""

@@ -25,10 +25,11 @@ from harness.programs.runtime.host import (
 )
 from harness.programs.runtime.memory import DeviceMemory
 from harness.programs.runtime.modules import Module, allocates, grain, samples
+from harness.programs.runtime.order.operations import Operations
+from harness.programs.runtime.order.unwaited import Guard
+from harness.programs.runtime.order.waiting import Waiting
 from harness.programs.runtime.registered import Registered
 from harness.programs.runtime.textures import Textures
-from harness.programs.runtime.unwaited import Guard
-from harness.programs.runtime.waiting import Waiting
 
 _SHARED, _MOST_SHARED = 49_152, 232_448  # bytes a block, without and with cudaFuncSetAttribute
 _DYNAMIC = 8  # cudaFuncAttributeMaxDynamicSharedMemorySize
@@ -50,7 +51,11 @@ class How:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A launch that host code asked for, in `caller`; `cluster` is zeros where the kernel may say it."""
+    """A launch that host code asked for, in `caller`.
+
+    cluster: zeros where the kernel may say it
+    overlaps: it may begin before the launch before it has ended (programmatic dependent launch)
+    """
 
     module: Module
     kernel: str
@@ -59,6 +64,7 @@ class Asked:
     arguments: bytes
     shared: int
     cluster: Extents
+    overlaps: bool
     caller: int
 
 
@@ -76,12 +82,14 @@ class Launches:
         textures: Textures,
         waiting: Waiting,
         places: Places,
+        operations: Operations,
         guard: Guard,
         tell: Callable[[Event], None],
         write: Callable[[bytes], None],
     ) -> None:
         self._how, self._memory, self._registered = how, memory, registered
-        self._textures, self._waiting, self._guard = textures, waiting, guard
+        self._textures, self._waiting = textures, waiting
+        self._operations, self._guard = operations, guard
         self._places, self._tell, self._write = places, tell, write
         self._heap = 0  # bytes that kernels' malloc has given
         self._dynamic: dict[int, int] = {}  # bytes of dynamic shared memory that a kernel may have
@@ -115,9 +123,11 @@ class Launches:
         shared: int,
         stream: int,
         cluster: int,
+        overlaps: int,
     ) -> Work:
-        blocks = host.extents(cluster)
-        return self._prepared(caller, kernel, host.extents(grid), host.extents(block), given, shared, blocks)
+        blocks, threads = host.extents(grid), host.extents(block)
+        clusters = host.extents(cluster)
+        return self._prepared(caller, kernel, blocks, threads, given, shared, clusters, bool(overlaps))
 
     def cudaFuncSetAttribute(self, caller: int, kernel: int, attribute: int, value: int) -> None:
         if attribute != _DYNAMIC:
@@ -143,6 +153,7 @@ class Launches:
         given: int,
         shared: int,
         cluster: Extents = (0, 0, 0),
+        overlaps: bool = False,
     ) -> Work:
         """Check a launch, read its arguments, and return what runs it."""
         module, name = self._registered.kernel(kernel)
@@ -160,6 +171,7 @@ class Launches:
             arguments=bytes(space),
             shared=shared,
             cluster=cluster,
+            overlaps=overlaps,
             caller=caller,
         )
         return partial(self._run, asked)
@@ -188,6 +200,8 @@ class Launches:
         if run.blocks < asked.grid[0] * asked.grid[1] * asked.grid[2]:
             self._memory.suppose(buffers)
         self._heap = run.heap
+        early = run.early if asked.overlaps else {}
+        self._operations.launched(asked.kernel, asked.caller, run.footprints, early)
         for start, end in run.stored.values():
             self._guard.wrote(start, end, asked.kernel)
         self._write(run.output.encode())
@@ -221,6 +235,7 @@ class Launches:
             sample=self._how.sample,
             private=self._memory.private,
             heap=self._heap,
+            footprints=self._operations.watching,
         )
 
     @staticmethod

@@ -94,6 +94,7 @@ class DeviceMemory:
         self._top = GLOBAL_BASE + GAP
         self._shared: dict[int, Allocation] = {}  # by where host code has them
         self.used = 0
+        self.log: list[tuple[int, int, int, bool]] = []  # what the operation that runs has touched
         self._numbers = 0  # of allocations that were given a name
 
     def allocate(self, size: int, kind: str, name: str, caller: int = 0) -> Allocation | None:
@@ -176,8 +177,15 @@ class DeviceMemory:
         """Return where harness finds the byte that a program, or its kernels, find at `address`."""
         return address - GLOBAL_BASE + self._alias if self.ours(address) else address
 
+    def touch(self, start: int, size: int, *, writes: bool) -> None:
+        """Note in the log that bytes of an allocation are read, or written: its start, theirs, their end."""
+        start = start if self.ours(start) else self.shared(start)
+        if size and (found := self.at(start)) is not None:
+            self.log.append((found.start, start, start + size, writes))
+
     def copy(self, to: int, source: int, size: int) -> None:
         """Copy bytes; what was written of them, and what was not, goes along."""
+        self.touch(source, size, writes=False)
         ctypes.memmove(self.pointer(to), self.pointer(source), size)
         origin = self.at(source) if self.ours(source) else None
         flags = None
@@ -187,6 +195,7 @@ class DeviceMemory:
 
     def mark(self, start: int, size: int, flags: NDArray[np.uint8] | None = None) -> None:
         """Note that bytes were written, or those of them that have a 1 in `flags`."""
+        self.touch(start, size, writes=True)
         target = self.at(start) if self.ours(start) else None
         if target is None or target.written is None:
             return

@@ -176,6 +176,9 @@ class GlobalMemory:
             if bulk.kind == STRONG_WRITE and races.unfenced is not None:
                 races.unfenced.reduction(block.order, bulk.instruction, lanes, watched, owner.name)
 
+        if races.reach is not None:
+            kept = bulk.kind != READ
+            races.reach.copy(bulk.kind, owner, place.all(), place.size, block.first, kept=kept)
         races.watch(owner, bulk.kind == READ, touch, block.first)
 
     def _unfenced(self, access: Access, conflict: Conflict, block: Block) -> None:
