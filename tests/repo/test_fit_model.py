@@ -127,13 +127,15 @@ def test_kernels_of_both_16_bit_types_are_fitted_together() -> None:
 
 @pytest.mark.slow
 def test_nothing_is_recovered_from_other_times(truth: Mapping[Key, Candidate]) -> None:
-    """The control: the same times, each given to another row, let the choice be no better than chance."""
+    """The control: by the same times, each given to another row, the choice is worse than without them."""
     measured = timed(truth, noise=NOISE, count=10)
     cycles = [t.cycles for t in measured]
     random.Random(1).shuffle(cycles)
     wrong = [replace(t, cycles=c) for t, c in zip(measured, cycles, strict=True)]
-    found = fit_model.fitted(fit_model.candidates(), wrong)
-    assert np.mean(fit_model.regrets(truth, measured)) < 0.02 < np.mean(fit_model.regrets(found, measured))
+    known = fit_model.candidates()
+    found = fit_model.fitted(known, wrong)
+    least, before, after = (np.mean(fit_model.regrets(some, measured)) for some in (truth, known, found))
+    assert 10 * least < before < after
 
 
 @pytest.mark.parametrize("shares", ["stream", "grid"])
