@@ -117,8 +117,8 @@ def test_sectors_of_clusters_and_of_shared_tiles() -> None:
 
 
 OWN_FAULTS = {
-    "a sector is two tiles'": ("OWN && col > 0 ? lead : 0", "0"),
-    "a sector is nobody's": ("BN - OVERLAP + lead : BN", "BN - OVERLAP : BN"),
+    "a sector is two tiles'": ("OWN && col > 0 ? lead : 0, end", "0, end"),
+    "a sector is nobody's": ("BN - OVERLAP + lead : BN);", "BN - OVERLAP : BN);"),
     "a tile without columns of its own writes": ("max(end - begin, 0)", "end - begin"),
     "tiles do not overlap": ("tile % tiles_n * (BN - OVERLAP)", "tile % tiles_n * BN"),
 }
@@ -173,6 +173,21 @@ def test_a_fault_of_packed_rows_is_found(fault: str) -> None:
         run(one, shape(35, 227, 21, pads={"lda": 3, "ldb": 1, "ldc": pad}) | {"beta": 0.0})
         for pad in (0, 5, 8)
     ]
+    assert any(one.status != OK or faults(one) for one in found) == bool(fault)
+
+
+OWN_UNIT_FAULTS = {  # of results that are stored with `beta`, in units of four elements
+    "a sector is two tiles'": ("OWN && col > 0 ? lead : 0);", "0);"),
+    "a sector is nobody's": ("BN - OVERLAP + lead : BN)) - n", "BN - OVERLAP : BN)) - n"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", *OWN_UNIT_FAULTS])
+def test_a_fault_of_own_units_is_found(fault: str) -> None:
+    """Or, without one, nothing is."""
+    one = pieced("37", *OWN_UNIT_FAULTS.get(fault, ("", "")), where="struct Corner", **PACKED)
+    found = [run(one, shape(35, 227, 21, pads={"lda": 3, "ldb": 1, "ldc": pad})) for pad in (0, 5)]
     assert any(one.status != OK or faults(one) for one in found) == bool(fault)
 
 
