@@ -1,4 +1,4 @@
-"""What happens before what among the operations of a program, and which bytes two of them have in common."""
+"""The order of the operations of a program, and the bytes that two of them have in common."""
 
 from __future__ import annotations
 

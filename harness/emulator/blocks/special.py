@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 SMS = 132  # multiprocessors that %nsmid tells of; blocks take their numbers in turn
 CYCLES = 32  # that a clock advances with each instruction
-_TURN, _MOST = (
-    64,
-    1 << 22,
-)  # instructions of a turn that waits for a clock, at most; cycles that such a turn takes
+_TURN = 64  # instructions of a turn that waits for a clock, at most
+_MOST = 1 << 22  # cycles that such a turn takes, at most
 _CLOCKS = {  # (bits of the register, bits of the clock below it)
     "%clock": (32, 0),
     "%clock_hi": (32, 32),

@@ -176,11 +176,9 @@ class RaceWatch:
                     self.record(group, ins, kind, one, address, mine, size)
             return
         if self.reach is not None:
-            access, kept = (
-                kind_of(self._meaning(ins), kind != READ),
-                kind != READ or owner.index in self._known,
-            )
-            self.reach.add(group, OUTSIDE[access], owner, address, where, size, kept=kept)
+            outside = OUTSIDE[kind_of(self._meaning(ins), kind != READ)]
+            kept = kind != READ or owner.index in self._known
+            self.reach.add(group, outside, owner, address, where, size, kept=kept)
         state = group.batch.order.state
 
         def touch(watched: Watched) -> None:

@@ -204,7 +204,7 @@ class Marks:
 
 
 class Reach:
-    """What a launch reads of buffers that it does not store to, and of which there is no shadow.
+    """The reads of a launch from buffers that it does not store to, and of which there is no shadow.
 
     And, in a kernel with ``griddepcontrol.wait``, what blocks access before one of their threads waits for
     the launch before: that is then visible to all, who may wait for that thread.

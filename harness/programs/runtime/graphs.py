@@ -47,7 +47,7 @@ _FIRST = 7 << 32  # of the handles of graphs and nodes
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """What a node does: `work`, or the nodes of `child`; what host code called for it, and where."""
+    """The work of a node: `work`, or the nodes of `child`; what host code called for it, and where."""
 
     what: str
     caller: int

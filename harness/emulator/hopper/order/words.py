@@ -1,4 +1,4 @@
-"""What is said of two accesses that race: who made the first, and what would order the two."""
+"""Words for two accesses that race: who made the first, and what would order the two."""
 
 from __future__ import annotations
 

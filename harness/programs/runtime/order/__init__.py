@@ -1,1 +1,1 @@
-"""What happens before what: streams, events and the host, and what nothing orders."""
+"""Order of a program's operations: streams, events and the host, and what nothing orders."""
