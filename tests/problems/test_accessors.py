@@ -237,7 +237,7 @@ def slow(*values: str) -> Any:
         (TURN, "x < out.size(1)", "x <= out.size(1)", FOUND),
         slow(TILED, "col < N && t", "col <= N && t", "out of bounds"),
         slow(HEADS, "d < q.size(3)", "d <= q.size(3)", "out of bounds"),
-        (ROWS, "row >= y.size(0)", "row > y.size(0)", "out of bounds"),
+        slow(ROWS, "row >= y.size(0)", "row > y.size(0)", "out of bounds"),
         slow(BORDER, "y >= rows - 1", "y >= rows", "out of bounds"),
     ],
     ids=[

@@ -160,7 +160,7 @@ def test_a_right_kernel_is_clean(name: str, tmp_path: Path) -> None:
             "        }\n    }\n}",
             "hazard",
         ),  # comes around
-        ("attention", "j < tiles", "j <= tiles", "out of bounds"),
+        pytest.param("attention", "j < tiles", "j <= tiles", "out of bounds", marks=pytest.mark.slow),
         ("handed", "i < columns", "i <= columns", "out of bounds"),
         ("packed", "i < packs", "i <= packs", "out of bounds"),
         ("window", "i + window)", "i + window + 1)", ""),

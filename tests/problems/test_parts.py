@@ -79,7 +79,7 @@ FOUND = "out of bounds|hazard|global race"
     ("source", "old", "new"),
     [
         (LENGTHS, "i < many", "i <= many"),
-        (COLUMNS, "step < steps", "step <= steps"),
+        pytest.param(COLUMNS, "step < steps", "step <= steps", marks=pytest.mark.slow),
         pytest.param(COLUMNS, "weight += place;", "", marks=pytest.mark.slow),
         (ROWS, "k < begin", "k <= begin"),
         pytest.param(ENDS, "k < b", "k <= b", marks=pytest.mark.slow),
