@@ -179,17 +179,30 @@ class _Told:
         return {key: value for content in self.all("about") for key, value in content.items()}
 
     @property
+    def steps(self) -> list[tuple[str, str]]:
+        """What it began to do: each a "step" that launches the kernel, or an "own" one that does not."""
+        return [(what, content) for what, content in self.lines if what in ("step", "own")]
+
+    @property
     def died(self) -> str:
         """Why it did not do its task to the end; empty if it did."""
         if self.all("done"):
             return ""
         if errors := self.all("error"):
             return str(errors[0])
-        at = f" at: {steps[-1]}" if (steps := self.all("step")) else ""
+        at = f" at: {self.steps[-1][1]}" if self.steps else ""
         said = [line for line in self.ended.said.splitlines() if line.strip()][-1:]
         return f"{self.ended.why or f'its process ended with code {self.ended.code}'}{at}" + (
             f" ({said[0]})" if said and not self.ended.why else ""
         )
+
+    def is_fault(self, where: str) -> bool:
+        """Return True if the kernel is to blame for its death, for one that an error did not end.
+
+        One that is slow in the emulator or in a step of its own, or that fails by itself, does not blame it.
+        """
+        own = bool(self.steps) and self.steps[-1][0] == "own"
+        return self.ended.code < 0 and not (self.ended.hung and (own or where == EMULATOR))
 
 
 class _Judging:
@@ -274,10 +287,9 @@ class _Judging:
         """Return a child's checks, with those that it did not come to."""
         checks, died = told.checks, told.died
         if died and not told.all("error"):
-            # A child that is slow in the emulator, or that fails by itself, is no fault of the kernel's.
-            fault = told.ended.code < 0 and (where == GPU or not told.ended.hung)
+            outcome = FAILED if told.is_fault(where) else SKIPPED
             checks = [c for c in checks if c.name != "ends"]
-            checks.append(Check(name="ends", where=where, outcome=FAILED if fault else SKIPPED, reason=died))
+            checks.append(Check(name="ends", where=where, outcome=outcome, reason=died))
         have = {c.name for c in checks}
         missing = died or "not come to"
         checks += [

@@ -233,6 +233,7 @@ def _run(request: Request, tell: Tell) -> None:
             trials = Trials(machine, built.variant, cls, request.seed, _until(request), _step(tell))
             _try(request, tell, trials)
         if not trials.lost:
+            tell("own", "preparing what is timed beside it")
             from harness.judging import times
 
             for kind, content in times.measured(context, built, request, _step(tell)):

@@ -106,4 +106,4 @@ def test_a_whole_verdict_on_an_exploit(name: str) -> None:
     found = whole(name, quiet=6.0, emulator=2.0)
     assert found.status == REJECTED
     expected = next(e.gpu for e in EXPLOITS if e.name == name)
-    assert (expected, GPU) in {(c.name, c.where) for c in found.failed}
+    assert (expected, GPU) in {(c.name, c.where) for c in found.failed}, str(found)

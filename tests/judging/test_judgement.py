@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import harness
 from harness.cli import main
 from harness.errors import HarnessError, UsageError
-from harness.judging import scores
+from harness.judging import scores, session
 from harness.judging.session import Limits, judge
 from harness.judging.verdict import (
     ACCEPTED,
@@ -35,6 +35,7 @@ from harness.judging.verdict import (
     Verdict,
 )
 from harness.support import tools
+from harness.support.children import Ended
 from shared.corpus import DATA
 from shared.kernels import BODY
 
@@ -164,6 +165,26 @@ def test_a_child_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     found = emulated(write(tmp_path), limits=Limits(memory=20 << 20))
     assert found.status == REJECTED
     assert "memory" in found.failed[0].reason.lower()
+
+
+@pytest.mark.parametrize(
+    ("steps", "code", "hung", "where", "fault"),
+    [
+        ([("step", "drawn shapes, 3x4x5")], -9, True, GPU, True),
+        ([("step", "drawn shapes, 3x4x5")], -9, True, EMULATOR, False),
+        ([("step", "drawn shapes, 3x4x5"), ("own", "preparing")], -9, True, GPU, False),
+        ([("own", "preparing"), ("step", "timing 3x4x5")], -9, True, GPU, True),
+        ([("step", "values"), ("own", "preparing")], -11, False, GPU, True),
+        ([("step", "values")], 1, False, GPU, False),
+    ],
+)
+def test_who_is_to_blame_for_a_child_that_does_not_end(
+    steps: list[tuple[str, str]], code: int, hung: bool, where: str, fault: bool
+) -> None:
+    """A library that takes long to load, after the kernel's last launch, is no hang of the kernel."""
+    told = session._Told(lines=steps, ended=Ended(code=code, why="not done after 6 s, and killed", hung=hung))
+    assert told.is_fault(where) == fault
+    assert told.died.endswith(f"at: {steps[-1][1]}")
 
 
 @pytest.mark.slow
