@@ -15,7 +15,8 @@
 //
 // Floats are twice as many bytes as the elements of 23 for half as many products: tiles of 256 x 128 ask the L2 cache for
 // what it can just give. So blocks of a cluster share rows of A (side by side, ALONG_N=1), columns of B, or two by
-// two both (CLUSTER=4, ALONG_N=2), as in 23. A and B are those of the text here.
+// two both (CLUSTER=4, ALONG_N=2), as in 23. A and B are those of the text here. Where C has a tile's columns or fewer, each
+// tile reads all of B, which is as much as its own rows of A: there four or eight lie one above the other (ALONG_N=0).
 //
 // SPLIT blocks of a cluster share a tile, each with a part of k. Where tiles are few and k is deep, eight are too few for
 // tiles as large as the L2 cache wants them: with SHARE=1 as many clusters share a tile as there is room for. The blocks
@@ -31,11 +32,11 @@
 // min_arch = "sm_90a"
 // block = "CONSUMERS + 128"
 // tile  = ["BM + TRANSA * (BN - BM)", "BN + TRANSA * (BM - BN)"]
-// grid  = """(SPLIT == 1) * max(CLUSTER, (CLUSTER < 4) * BLOCKS * SMS // CLUSTER * CLUSTER + (CLUSTER == 4) * (10 * SMS // 44 * 4)) \
+// grid  = """(SPLIT == 1) * max(CLUSTER, (CLUSTER < 4) * BLOCKS * SMS // CLUSTER * CLUSTER + (CLUSTER > 2) * (10 * SMS // (11 * CLUSTER) * CLUSTER)) \
 //            + (SPLIT > 1) * SPLIT * TILES * max(1, SHARE * min(K // (128 * SPLIT), ROOM // TILES))"""
 // where = ["BM <= (2 + 2 * PINGPONG) * BN", "HALVES * BM <= 320", "1024 <= BLOCKS * STAGES * (BM + BN) <= 1536", "BM * SPLIT <= 512 << SHARE", "SHARE < SPLIT",
 //          "BLOCKS == 1 or SPLIT == 1 and BN == 64", "PINGPONG * BLOCKS * SPLIT < 2", "BM % (8 * SPLIT) == 0", "TRANSA <= TRANSB",
-//          "CLUSTER == 1 or BLOCKS * SPLIT == 1", "ALONG_N < CLUSTER", "ALONG_N > 0 or CLUSTER < 4"]
+//          "CLUSTER == 1 or BLOCKS * SPLIT == 1", "ALONG_N < CLUSTER", "CLUSTER < 8 or ALONG_N == 0"]
 // shared = "128 * STAGES * (BM + BN) + 128 * CONSUMERS + 16 * STAGES"
 // workspace = "(GRID_X > SPLIT * TILES) * SHARE * (4096 + GRID_X * (4 * BM * BN // SPLIT))"
 // programmatic = 1
@@ -44,8 +45,8 @@
 // parts = "(SHARE == 0) * SPLIT"
 // sass  = ["HGMMA in loop == 8", "LDS.64 in loop == 16 if TRANSA == TRANSB", "no LDS in loop if TRANSA < TRANSB",
 //          "WARPGROUP.DEPBAR in loop == 2", "no BAR in loop", "USETMAXREG", "UTMALDG", "no BRA.U.ANY", "ACQBULK", "PREEXIT",
-//          "no LDL in loop", "no STL in loop", "no LDL if HALVES == 1 and (CLUSTER + SHARE * TRANSA == 1 or BM < 256)",
-//          "no STL if HALVES == 1 and (CLUSTER + SHARE * TRANSA == 1 or BM < 256)"]
+//          "no LDL in loop", "no STL in loop", "no LDL if HALVES == 1 and (CLUSTER + SHARE * TRANSA == 1 or BM < 256 and CLUSTER < 4 + 8 * ALONG_N)",
+//          "no STL if HALVES == 1 and (CLUSTER + SHARE * TRANSA == 1 or BM < 256 and CLUSTER < 4 + 8 * ALONG_N)"]
 // claim = "Two shared loads a thread feed 64 x BM x 8 products, without a bank conflict."
 // predict = ["conflicts == 0", "conflicts with TRANSA=1 TRANSB=1 == 0 at N=256 transa=1 transb=1",
 //            "seconds < 1 of cuBLAS at N=2048"]
@@ -59,8 +60,8 @@
 // ROOM = "(SPLIT == 2) * (SMS // 2) + (SPLIT > 2) * (10 * SMS // (11 * SPLIT))"  # for clusters of SPLIT blocks
 //
 // [tensormaps]
-// A = {promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // SHARE_A + TRANSA * 32", 32], swizzle = 128}
-// B = {promotion = "128 + 128 * TRANSB", box = ["(1 - TRANSB) * 32 + TRANSB * (1 - TRANSA) * BN // SHARE_B + TRANSA * BM // SHARE_A", 32], swizzle = 128}
+// A = {promotion = "256 - 128 * TRANSA", box = ["(1 - TRANSA) * BM // SHARE_A + TRANSA * min(32, BN // SHARE_B)", 32], swizzle = 128}
+// B = {promotion = "128 + 128 * TRANSB", box = ["(1 - TRANSB) * min(32, BN // SHARE_B) + TRANSB * (1 - TRANSA) * BN // SHARE_B + TRANSA * BM // SHARE_A", 32], swizzle = 128}
 // C = {box = [32, 32], swizzle = 128}
 //
 // [params]
@@ -71,7 +72,7 @@
 // PINGPONG = [0, 1]
 // SPLIT = [1, 2, 4, 8]
 // SHARE = [0, 1]
-// CLUSTER = [1, 2, 4]
+// CLUSTER = [1, 2, 4, 8]
 // ALONG_N = [0, 1, 2]
 // GROUP = [8, 1]
 // TRANSA = [0, 1]
@@ -190,8 +191,9 @@ extern "C" __global__ void
                 tma_load_shared<SHARE_B, 1>(place, Bs[stage][own_b / 32][own_b % 32], of_b, at.col + own_b, k, full + stage);
             if (b && !BOTH_SHARED)
                 #pragma unroll
-                for (int n = own_b; n < own_b + COLUMNS_B; n += 32)
-                    tma_load_shared<SHARE_B, 1>(place, Bs[stage][n / 32], of_b, k, at.col + n, full + stage);
+                for (int n = own_b; n < own_b + COLUMNS_B; n += 32)  // or some rows of 32 columns
+                    tma_load_shared<SHARE_B, 1>(place, Bs[stage][n / 32][n % 32], of_b, k + n % 32, at.col + n / 32 * 32,
+                                                full + stage);
         };
         int stage = 0, parity = 1, turn = 0;
         if (maps && warp != CONSUMERS / 32) return;

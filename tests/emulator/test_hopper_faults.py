@@ -261,6 +261,17 @@ FAULTS = [
     ),
     *faults(
         "25_wgmma_tf32",
+        {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 4},
+        {"M": 260, "N": 100, "K": 300},
+        ("rows of k that another block loads", "of_b, k + n % 32,", "of_b, k,"),
+        ("columns that begin within a box", "at.col + n / 32 * 32,", "at.col + n,"),
+        ("rows of k go to the first rows of the box", "Bs[stage][n / 32][n % 32], of_b", "Bs[stage][n / 32], of_b"),
+        ("whole boxes where eight rows are the block's",
+         "+ TRANSA * min(32, BN // SHARE_B)\", 32], swizzle = 128}\n// B = {promotion = \"128 + 128 * TRANSB\", box = [\"(1 - TRANSB) * min(32, BN // SHARE_B)",
+         "+ TRANSA * min(32, BN // SHARE_B)\", 32], swizzle = 128}\n// B = {promotion = \"128 + 128 * TRANSB\", box = [\"(1 - TRANSB) * 32"),
+    ),
+    *faults(
+        "25_wgmma_tf32",
         {"BM": 64, "BN": 128, "STAGES": 6, "SPLIT": 2},
         {"M": 64, "N": 64, "K": 300},
         ("the sums of others are read too early",

@@ -129,6 +129,12 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "25_wgmma_tf32",
         {"BM": 32, "STAGES": 8, "CLUSTER": 4, "ALONG_N": 1, "TRANSA": 1, "TRANSB": 1},
     ),
+    "25 eight above NT": ("25_wgmma_tf32", {"BM": 64, "BN": 64, "STAGES": 8, "CLUSTER": 8, "TRANSB": 1}),
+    "25 eight above": ("25_wgmma_tf32", {"BM": 96, "BN": 64, "STAGES": 8, "CLUSTER": 8}),
+    "25 four above TT": (
+        "25_wgmma_tf32",
+        {"BM": 128, "BN": 64, "STAGES": 8, "CLUSTER": 4, "TRANSA": 1, "TRANSB": 1},
+    ),
     "25 ping-pong": ("25_wgmma_tf32", {"BM": 96, "BN": 64, "STAGES": 8, "PINGPONG": 1}),
     "25 ping-pong, two halves NT": (
         "25_wgmma_tf32",
