@@ -246,7 +246,8 @@ def trials(
     dtype, layout, pitches = problem.dtype.name, problem.layout, choose.about(problem)["pitches"]
 
     def ranked(listed: str) -> list[tuple[cost.Candidate, float]]:
-        able = choose.able(*shape, arch, dtype, layout, problem.epilogue, "", dram, listed)
+        about = arch, dtype, layout, problem.epilogue, "", dram, listed
+        able = choose.able(*shape, *about, uneven=pitches.uneven)
         return cost.ranked(able, shape, layout=layout, pitches=pitches)
 
     found = ranked("trials")

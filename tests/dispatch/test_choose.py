@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -330,7 +331,20 @@ def test_a_kernel_without_maps_is_chosen_where_no_map_can_be() -> None:
     with_maps = {v.label for v, _ in choose.ranked(*shape, **about) if v.boxes}
     assert with_maps and all(slower[label] > cycles[label] for label in with_maps)
     others = [label for label in cycles.keys() - with_maps if "mma_sync" not in label]
-    assert others and all(slower[label] > 0.99 * cycles[label] for label in others)  # 37 shifts such rows
+    ratios = [slower[label] / cycles[label] for label in others]  # 37 shifts such rows
+    assert min(ratios) > 0.9 and statistics.mean(ratios) > 1.03  # trees err by as much of a single one
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16", "fp16"])
+def test_tiles_that_own_their_sectors_are_for_rows_that_begin_anywhere(dtype: str) -> None:
+    """The gradient of a language model's head at batch 2: 37's took 794 us, cuBLAS 576, rows are 16 KB."""
+    shape, about = (128256, 8192, 2), {"sms": 132, "arch": "sm_90a", "dtype": dtype, "layout": "TN"}
+
+    def owning(uneven: bool) -> list[str]:
+        found = choose.ranked(*shape, **about, pitches=Pitches(uneven=uneven))
+        return [variant.label for variant, _ in found if variant.params.get("OWN")]
+
+    assert owning(True) and not owning(False)
 
 
 def test_which_operands_have_no_map() -> None:

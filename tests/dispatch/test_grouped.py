@@ -156,7 +156,7 @@ def test_a_product_without_a_kernel_is_named_before_any_runs(
 ) -> None:
     """No kernel takes it, as where a grid would have too many rows."""
     able = choose.able
-    monkeypatch.setattr(choose, "able", lambda M, *rest: able(M, *rest) if M < 2**23 else [])
+    monkeypatch.setattr(choose, "able", lambda M, *rest, **more: able(M, *rest, **more) if M < 2**23 else [])
     choose.reread()
     a, b, c = operands(gpu, FP32, [(8, 8, 8), (9_000_000, 1, 1)])
     with pytest.raises(UsageError, match=r"product \[1\]: no kernel for 9000000x1x1"):

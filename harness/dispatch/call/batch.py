@@ -225,7 +225,7 @@ def fastest(
     Arguments are those of `choose.choose`. Without any kernel for them the cycles are infinite.
     """
     shape = M, N, K, sms
-    all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant, dram)
+    all_of_them = choose.able(*shape, arch, dtype, layout, epilogue, invariant, dram, uneven=pitches.uneven)
     alone = cost.ranked(all_of_them, shape, layout=layout, pitches=pitches)
     single = count * alone[0][1] if alone else math.inf
     once = [replace(c, batch=count) for c in all_of_them]

@@ -66,7 +66,11 @@ def grouped(
     alone = [_alone(_up(p.M), _up(p.N), p.K, sms, arch, **kind, pitches=_pitches([p])) for p in problems]
     best, members, least = None, list[int](), sum(alone)
     shape = max(p.M for p in problems), max(p.N for p in problems), first.K
-    for c in choose.able(*shape, sms, arch, first.dtype.name, first.layout, first.epilogue, "", dram):
+    uneven = _pitches(problems).uneven
+    able = choose.able(
+        *shape, sms, arch, first.dtype.name, first.layout, first.epilogue, "", dram, uneven=uneven
+    )
+    for c in able:
         if not takes(c.variant.kernel):
             continue
         together = [i for i, p in enumerate(problems) if _part(c, p, sms) <= alone[i]]
