@@ -1,4 +1,4 @@
-"""Memory of the host's own that a program registers: its pages hold other things, too, which change meanwhile."""
+"""Memory of the host that a program registers: its pages hold other things, too, which change meanwhile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ int main(int argc, char** argv)
     std::atomic<bool> over{false};
     int counted = 0;
     std::thread other([&] { while (!over) *beside = *beside + 1, ++counted; });
-    int *first = registered(pages, 64), *second = registered(pages + 1000, 400);  // in the first page, and the next
+    int *first = registered(pages, 64), *second = registered(pages + 1000, 400);  // in both pages
     add<<<1, 1>>>(first, fault == 1 ? 17 : 16);
     add<<<1, 1>>>(second, 100);
     add<<<1, 1>>>(first, 16);
