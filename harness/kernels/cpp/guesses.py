@@ -83,7 +83,9 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
-    tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
+    times = _times(entry, numbers([source], entry, name))
+    whole = zip(axes, entry.tile(block), strict=True)
+    tile = tuple(steps.get(axis, n * times.get(axis, 1)) for axis, n in whole)
     if (each := tiles.of_thread(entry.body)) > 1:
         tile = (*tile[:-1], tile[-1] * each)
     if _by_warps(entry):
@@ -299,6 +301,18 @@ def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
         if number is not None and number > (axis == "x"):  # a row of a block is one along y
             found[axis] = number
     return found
+
+
+def _times(entry: text.Entry, values: Values) -> dict[str, int]:
+    """Return how many elements a block covers for a thread by axis, 2 of ``blockIdx.x * blockDim.x * 2``."""
+    found: dict[str, set[int]] = {}
+    once = {name: f"({given[0]})" for name, given in extents.assigned(entry.body).items() if len(given) == 1}
+    for axis, written, _ in entry.steps:
+        threads = text.named(entry.body, rf"blockDim\s*\.\s*{axis}")
+        step = re.sub(r"\w+", lambda word: once.get(word[0], word[0]), written)
+        rest, many = re.subn(rf"\b(?:{threads})\b", "1", step)
+        found.setdefault(axis, set()).add((values.number(rest) if many == 1 else None) or 1)
+    return {axis: numbers.pop() for axis, numbers in found.items() if len(numbers) == 1}
 
 
 def _elements(step: str, entry: text.Entry, values: Values) -> int | None:

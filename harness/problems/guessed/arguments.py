@@ -153,6 +153,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             layouts,
             tight=any(n in layouts and not length.names & told.keys() for n, length in from_host.items()),
             tile=kernel.tile[-1]({}) if kernel.tile else 0,
+            threads=threads,
         )
         + sizes.rounds(entry, free if depth == 1 else {}, kernel.grid, threads)
     )

@@ -219,8 +219,9 @@ class Parameters:
         behind = pointed.operands(self.pointers, self.values, self.types, sizes, self.several)
         names = (*(name for axis in self.changed for name in behind[axis]), *self.images.written)
         own = tuple(p.name for p in self.pointers if p.name not in self.constants)
-        outputs = names or own[:1] or ("nothing",)
-        return {"outputs": outputs, "output": outputs[0], "updated": frozenset(names)}
+        held = names or own[:1]  # of a kernel that only prints the first, which it reads
+        outputs = held or ("nothing",)
+        return {"outputs": outputs, "output": outputs[0], "updated": frozenset(held)}
 
     def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return every operand by name."""
