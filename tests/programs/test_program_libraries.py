@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import BuildError
 from harness.programs import run_program
 from shared.nvcc import kinds, needs_nvcc, ran
 
@@ -166,3 +167,22 @@ def test_a_default_stream_of_each_thread(tmp_path: Path) -> None:
     run = run_program([source], flags=flags, quiet=True)
     assert (run.code, run.misuses, run.refusals, kinds(run)) == (0, {}, {}, set())
     assert kinds(run_program([source], ["more"], flags=flags, quiet=True)) == {"out of bounds"}
+
+
+def test_headers_of_the_repository_are_found(tmp_path: Path) -> None:
+    (tmp_path / "tools" / "include").mkdir(parents=True)
+    (tmp_path / "tools" / "include" / "doubled.h").write_text(
+        "__device__ inline int doubled(int i) { return 2 * i; }\n"
+    )
+    source = tmp_path / "programs" / "one.cu"
+    source.parent.mkdir()
+    source.write_text(
+        '#include "doubled.h"\n__global__ void set(int* to) { to[threadIdx.x] = doubled(threadIdx.x); }\n'
+        "int main()\n{\n    int *d, host[32];\n    cudaMalloc(&d, sizeof host);\n    set<<<1, 32>>>(d);\n"
+        "    cudaMemcpy(host, d, sizeof host, cudaMemcpyDeviceToHost);\n    return host[31] - 62;\n}\n"
+    )
+    with pytest.raises(BuildError, match="does not compile"):  # nothing says that it is one
+        run_program([source], quiet=True)
+    (tmp_path / ".git").mkdir()
+    run = run_program([source], quiet=True)
+    assert (run.code, kinds(run)) == (0, set())

@@ -228,22 +228,24 @@ def _root(file: Path) -> Path | None:
     return next((above for above in file.parents[:_ABOVE] if (above / ".git").exists()), None)
 
 
-def of_repository(kernel: Path, source: str) -> tuple[str, ...]:
+def of_repository(kernel: Path, source: str, more: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the folders of a kernel's repository with headers that `source` includes and nobody else has.
 
-    A build passes them as -I. Their headers may need further folders. Without a repository there are none.
+    Those in the folders `more` are there. A build passes what is found as -I. These headers may need further
+    folders. Without a repository there are none.
     """
     file = kernel.resolve()
     if _root(file) is None:
         return ()
     found: list[str] = []
     while True:
-        missing = (n for n in included(kernel, source, found).missing if not _STANDARD.fullmatch(n))
-        there = dict.fromkeys(str(folder) for n in missing if (folder := elsewhere(n, file)) is not None)
-        more = [folder for folder in there if folder not in found]
-        if not more:
+        missing = included(kernel, source, [*more, *found]).missing
+        wanted = (n for n in missing if not _STANDARD.fullmatch(n))
+        there = dict.fromkeys(str(folder) for n in wanted if (folder := elsewhere(n, file)) is not None)
+        others = [folder for folder in there if folder not in found]
+        if not others:
             return tuple(found)
-        found += more
+        found += others
 
 
 @functools.cache
