@@ -46,19 +46,6 @@ def test_other_values_are_a_finding(store: str) -> None:
     assert "WAW hazard" in {finding.kind for finding in run.findings}
 
 
-OVERLAP = """extern "C" __global__ void k(const float* a, float* o) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x; o[i] = a[i]; o[i + blockDim.x] = OTHER; }"""
-
-
-@pytest.mark.parametrize(("other", "wanted"), [("a[i + blockDim.x]", set()), ("a[i]", {"global race"})])
-def test_neighbours_that_store_the_same_where_they_overlap(other: str, wanted: set[str]) -> None:
-    """Both stores have the lanes of all blocks: of a place each has another block's."""
-    a, out = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
-    run = launch(OVERLAP.replace("OTHER", other), "k", (3,), (32,), a, out)
-    assert {finding.kind for finding in run.findings} == wanted
-    assert wanted or [notice.kind for notice in run.notices] == ["global race"]
-
-
 TWINS = """
 .version 8.0
 .target sm_80

@@ -238,15 +238,18 @@ def test_lanes_of_one_store_are_compared_with_one_another() -> None:
     assert {f.benign for f in found} == {False}
 
 
-@pytest.mark.parametrize(("stores", "benign"), [([4, 5, 4], True), ([9, 4, 4], False)])
-def test_a_lane_is_compared_with_the_one_that_it_meets(stores: list[int], benign: bool) -> None:
-    """Thread 1 meets thread 3 of the same store."""
+@pytest.mark.parametrize(
+    ("other", "stores", "benign"),
+    [(3, [4, 5, 4], True), (3, [9, 4, 4], False), (5, [9, 4, 4], True), (5, [4, 4, 4], False)],
+)
+def test_the_other_thread_is_the_last_lane_or_none(other: int, stores: list[int], benign: bool) -> None:
+    """Thread 1 meets thread 3 of the same store, or 5, which stored before: memory has its value."""
     values = stored([9, 9, 9], stores)
     launch: Any = Launch()
     grid = np.array([1, 2, 3])
     lanes = Lanes(np.array([2, 2, 2]), grid, grid, grid * 0, grid)
     access = Access(launch.entry.instructions[STORE], WRITE, lanes, Watched(64, 1), "a", 0, values)
-    report(launch, access, Conflict(WRITE, np.array([0]), np.array([3]), np.array([STORE])), among=True)
+    report(launch, access, Conflict(WRITE, np.array([0]), np.array([other]), np.array([STORE])), among=True)
     assert [f.benign for f in launch.findings.all()] == [benign]
 
 

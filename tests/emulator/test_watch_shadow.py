@@ -124,7 +124,7 @@ def test_lanes_of_one_write_conflict_where_its_scope_has_not_the_other(kind: int
     at = lanes((0, 13), (0, 0), (0, 4), (0, 15))
     shadow = Shadow(1)
     shadow.add(kind, at, 9, nothing)
-    inner = shadow.among(kind, at, 9, THREADS, CLUSTERS)
+    inner = shadow.among(kind, at, THREADS, CLUSTERS)
     assert (None if inner is None else listed(inner)) == (
         (kind, wanted, [15] * len(wanted), [9] * len(wanted)) if wanted else None
     )
@@ -245,27 +245,14 @@ def test_large_numbers_of_threads_and_stamps() -> None:
 
 def test_lanes_of_one_store_that_meet() -> None:
     shadow = Shadow(4)
-    assert shadow.among(WRITE, lanes((0, 1)), 5, THREADS) is None  # nothing was added yet
+    assert shadow.among(WRITE, lanes((0, 1)), THREADS) is None  # nothing was added yet
     apart = lanes((0, 1), (1, 2), (2, 3))
     shadow.add(WRITE, apart, 5, nothing)
-    assert shadow.among(WRITE, apart, 5, THREADS) is None
+    assert shadow.among(WRITE, apart, THREADS) is None
     met = lanes((3, 1), (0, 2), (3, 4), (3, 6))
     shadow.add(WRITE, met, 6, everything)
-    conflict = shadow.among(WRITE, met, 6, THREADS)
+    conflict = shadow.among(WRITE, met, THREADS)
     assert conflict is not None and listed(conflict) == (WRITE, [0, 2], [6, 6], [6, 6])
-
-
-def test_what_an_earlier_store_left_is_no_lane_of_this_one() -> None:
-    """Its thread may be a lane of this store, too, which writes elsewhere."""
-    shadow = Shadow(4)
-    shadow.add(WRITE, lanes((0, 9), (1, 2)), 5, nothing)
-    alone = lanes((0, 1), (3, 9))
-    shadow.add(WRITE, alone, 6, nothing)
-    assert shadow.among(WRITE, alone, 6, THREADS) is None
-    two = lanes((0, 1), (0, 4), (3, 9))  # the cell still remembers thread 9
-    shadow.add(WRITE, two, 7, nothing)
-    conflict = shadow.among(WRITE, two, 7, THREADS)
-    assert conflict is not None and listed(conflict) == (WRITE, [0], [4], [7])
 
 
 # Cells

@@ -27,7 +27,7 @@ LAUNCHED = {
 QUICK = ("callif",)
 FAULTS = [
     ("callif", "at < n", "at <= n"),
-    ("callif", "y[at] = 2 * x[at]", "y[first + i] = 2 * x[at]"),
+    ("callif", "first + i * THREADS", "first + i"),
     ("callif", "2 * x[at]", "2 * x[at + 1]"),
     ("switch", "d];\n        __syncthreads();", "d];"),
     ("switch", "x[row * WIDTH", "x[row * WIDTH + 1"),

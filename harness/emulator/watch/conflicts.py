@@ -80,7 +80,9 @@ def _equal(access: Access, values: Values, conflict: Conflict, among: bool) -> A
     here = slice(access.word * grain, (access.word + 1) * grain)
     before, after = (b[:, here] for b in values(conflict.lanes))
     if among:  # the other lane of the same store, whose bytes are not in memory yet
-        before = values(np.searchsorted(lanes.grid, conflict.threads))[1][:, here]
+        place = np.minimum(np.searchsorted(lanes.grid, conflict.threads), len(lanes.grid) - 1)
+        other = values(place)[1][:, here]
+        before = np.where((lanes.grid[place] == conflict.threads)[:, None], other, before)
     same: Array = (before == after).all(1)
     return same
 

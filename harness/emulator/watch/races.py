@@ -280,7 +280,7 @@ class RaceWatch:
             watched.shadow.add(access, lanes, ins.index, knows, atomic=kind == ATOMIC)
             inner = None
             if access in (WRITE, BLOCK_WRITE, CLUSTER_WRITE):
-                inner = watched.shadow.among(access, lanes, ins.index, threads, clusters)
+                inner = watched.shadow.among(access, lanes, threads, clusters)
             if inner is not None:
                 report(self._launch, made, inner, among=True)
         if order.orders(meaning, watched.shadow.published is not None):

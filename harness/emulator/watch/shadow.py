@@ -244,25 +244,18 @@ class Shadow:
                 crowd = self._crowds.setdefault(kind, Crowd(self.size))
                 crowd.add(cells[gone], threads[gone].astype(np.int64) - 1, stamps[gone], sites[gone])
 
-    def among(
-        self, kind: int, lanes: Lanes, site: int, threads: int, clusters: Array | None = None
-    ) -> Conflict | None:
+    def among(self, kind: int, lanes: Lanes, threads: int, clusters: Array | None = None) -> Conflict | None:
         """Return the conflicts among the lanes of a write that was just added, None without any."""
         kept = self._kept[kind]
         if kept is None:
             return None
-        bad = np.nonzero(kept[1][0][lanes.cells] != lanes.grid + 1)[0]
+        who, _, where = kept[1]
+        found = who[lanes.cells]
+        others = apart(within(kind, kind), threads, clusters, found.astype(np.int64) - 1, lanes.grid)
+        bad = np.nonzero(others & (found != lanes.grid + 1))[0]
         if not len(bad):
             return None
-        # What stays at a cell may be of an earlier write: look at the highest lane of this one there.
-        turn = np.lexsort((lanes.grid, lanes.cells))
-        last = turn[np.searchsorted(lanes.cells[turn], lanes.cells[bad], side="right") - 1]
-        found = lanes.grid[last]
-        bad, found = ((a[last != bad]) for a in (bad, found))
-        others = apart(within(kind, kind), threads, clusters, found, lanes.grid[bad])
-        if not others.any():
-            return None
-        return Conflict(kind, bad[others], found[others], np.full(int(others.sum()), site))
+        return Conflict(kind, bad, found[bad].astype(np.int64) - 1, where[lanes.cells[bad]])
 
     def refined(self, columns: int) -> Shadow:
         """Return the shadow of the same memory in cells of half the size; `columns` is that of `Watched`."""
