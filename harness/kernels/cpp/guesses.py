@@ -140,7 +140,8 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
 
     None are returned where the kernel or its grid reads sizes among its parameters, by which both scale, but
-    for those in constant memory with known numbers. One without fits its host code alone. So do long buffers.
+    for those with known numbers in constant memory, or of which the block is made. One without fits its host
+    code alone. So do long buffers.
     """
     if (launched := launches.of(source, name)) is None:
         return {}
@@ -148,7 +149,9 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     read = " ".join([found.body, *launched.over([p.name for p in parameters], launched.blocks)])
     sizes = [p for p in parameters if not p.pointer and p.type not in (*_REAL, *OBJECTS)]
     sizes = [p for p in sizes if not (p.constant and p.type == "CUtensorMap")]
-    if any(not p.constant and (not launched.blocks or re.search(rf"\b{p.name}\b", read)) for p in sizes):
+    made = as_threads(source, entry, name, 0)
+    scaling = [p for p in sizes if not p.constant and made.get(p.name, 0) < 1]
+    if any(not launched.blocks or re.search(rf"\b{p.name}\b", read) for p in scaling):
         return {}
     numbers = dict(zip((p.name for p in parameters), launched.numbers, strict=False))
     large = math.prod(launched.grid + launched.block) > _LONGEST

@@ -192,7 +192,9 @@ class Parameters:
         """Return the problem with the pointers that are longer than guessed; None if there are none.
 
         With sizes they are at least twice as long: one that is a little shorter than its kernel goes was
-        guessed right, and the kernel goes too far. reached: how far it went, in bytes
+        guessed right, and the kernel goes too far. One that ends at a sum of sizes is not.
+
+        reached: how far the kernel went, in bytes
         """
         sizes = {name: getattr(problem, name) for name in self.whole}
         fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
@@ -204,7 +206,8 @@ class Parameters:
         for p in beyond:
             count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
             much = not sizes or count >= 2 * getattr(problem, p.name)
-            if much and not rest and means.explains(p.name, count, sizes, fixed, grid):
+            known = much and means.explains(p.name, count, sizes, fixed, grid)
+            if not rest and (known or means.ends(p.name, count, sizes)):
                 more[p.name] = count
         if not more:
             return None

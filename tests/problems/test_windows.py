@@ -1,0 +1,127 @@
+"""Filters and their weights, indices that add two sizes, blocks made of sizes, arrays of std::array's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.checking import check, check_clean, check_fault
+from shared.sweeps import sweep
+
+FILTER = """
+__global__ void filter(const float* in, const float* weights, float* out, int width, int height, int k) {
+  int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+  if (x >= width || y >= height) return;
+  int half = k / 2;
+  float sum = 0;
+  for (int i = 0; i < k; i++)
+    for (int j = 0; j < k; j++) {
+      int row = y - half + i, column = x + j - half;
+      if (row >= 0 && row < height && column >= 0 && column < width)
+        sum += in[row * width + column] * weights[i * k + j];
+    }
+  out[y * width + x] = sum;
+}
+"""
+CONSTANT = FILTER.replace("const float* weights, ", "").replace(
+    "\n__global__", "\n__constant__ float weights[9 * 9];\n__global__", 1
+)
+FILTER_FAULTS = [
+    ("i < k", "i <= k"),
+    ("j < k", "j <= k"),
+    ("row < height", "row <= height"),
+    ("weights[i * k + j]", "weights[i * k + j + 1]"),
+]
+
+
+def test_a_filter_has_weights_of_its_own_length(tmp_path: Path) -> None:
+    check_clean(tmp_path, FILTER, "-a weights=25 -a out=2750 -a width=50 -a height=55 -a k=5")
+
+
+def test_weights_in_constant_memory_have_room(tmp_path: Path) -> None:
+    check_clean(tmp_path, CONSTANT, "-a k=5")
+    code, said = check(tmp_path, CONSTANT.replace("[9 * 9]", "[24]"))
+    assert code == 1 and "up to 4 bytes past the end" in said, said
+
+
+@pytest.mark.parametrize(("old", "new"), sweep(FILTER_FAULTS, lambda old, new: new == "i <= k"))
+def test_a_fault_of_a_filter(tmp_path: Path, old: str, new: str) -> None:
+    check_fault(tmp_path, FILTER, old, new)
+
+
+SHIFTED = """
+__global__ void shifted(const float* x, float* y, int n, int taps) {
+  int step = gridDim.x * blockDim.x, j = 0;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+    j = i + taps - 1;
+    y[i] = x[j];
+  }
+}
+"""
+SHIFTED_FAULTS = [("x[j]", "x[j + 1]"), ("y[i]", "y[i + 1]"), ("i < n", "i <= n")]
+
+
+def test_an_index_that_adds_two_sizes(tmp_path: Path) -> None:
+    check_clean(tmp_path, SHIFTED, "-a x=1999 -a y=1000")
+
+
+@pytest.mark.parametrize(("old", "new"), sweep(SHIFTED_FAULTS, lambda old, new: "y" in old))
+def test_what_goes_further_is_a_fault(tmp_path: Path, old: str, new: str) -> None:
+    check_fault(tmp_path, SHIFTED, old, new)
+
+
+HEADS = """
+#define LENGTH 8
+#define HEADS 4
+__global__ void added(float* x, float slope, int length) {
+  int row = threadIdx.y, column = threadIdx.x;
+  int at = blockIdx.x * length * length + row * length + column;
+  if (column >= row) x[at] -= slope * (column - row);
+}
+int main() {
+  float* x;
+  cudaMalloc(&x, HEADS * LENGTH * LENGTH * sizeof(float));
+  added<<<dim3(HEADS), dim3(LENGTH, LENGTH)>>>(x, 0.5f, LENGTH);
+}
+"""
+
+
+def test_a_block_that_is_made_of_sizes_has_the_host_s_grid(tmp_path: Path) -> None:
+    check_clean(tmp_path, HEADS, "--grid 4,1,1 --block 8,8,1 -a x=256")
+    check_fault(tmp_path, HEADS, "blockIdx.x * length", "(blockIdx.x + 1) * length")
+    check_fault(tmp_path, HEADS, "dim3(HEADS)", "dim3(HEADS + 1)")
+
+
+LATTICE = """
+#include "lattice.h"
+__constant__ int dx[5], dy[5], back[5];
+void fill() {
+  cudaMemcpyToSymbol(dx, Lattice::x.data(), sizeof dx);
+  cudaMemcpyToSymbol(dy, Lattice::y.data(), sizeof dy);
+  cudaMemcpyToSymbol(back, Lattice::opposite.data(), sizeof back);
+}
+__global__ void stream(const float* from, float* to, int nx, int ny) {
+  int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+  if (x >= nx || y >= ny) return;
+  for (int q = 0; q < 5; q++) {
+    int there = x + dx[q], up = y + dy[q];
+    bool inside = there >= 0 && up >= 0 && there < nx && up < ny;
+    to[inside ? (up * nx + there) * 5 + q : (y * nx + x) * 5 + back[q]] = from[(y * nx + x) * 5 + q];
+  }
+}
+"""
+HEADER = """#include <array>
+struct Lattice {
+  static constexpr std::array<int, 5> x = {0, 1, -1, 0, 0}, y = {0, 0, 0, 1, -1};
+  static constexpr std::array<int, 5> opposite = {OPPOSITE};
+};
+"""
+
+
+@pytest.mark.parametrize(("opposite", "wanted"), [("0, 2, 1, 4, 3", 0), ("0, 1, 2, 4, 3", 1)])
+def test_constants_of_a_header_s_arrays(tmp_path: Path, opposite: str, wanted: int) -> None:
+    """Each place has one writer, if steps and opposite directions are those of the header."""
+    (tmp_path / "lattice.h").write_text(HEADER.replace("OPPOSITE", opposite))
+    code, said = check(tmp_path, LATTICE)
+    assert code == wanted and ("WAW hazard" in said) == bool(wanted), said
