@@ -30,6 +30,7 @@ int cublasSgemv_v2(void*, int, int, int, In, In, int, In, int, In, float*, int);
 int cublasSdot_v2(void*, int, In, int, In, int, float*);
 int cublasSaxpy_v2(void*, int, In, In, int, float*, int);
 int cublasStrsm_v2(void*);
+int cublasSetMathMode(void*, int), cublasGetMathMode(void*, int*);
 }
 __global__ void narrow(__nv_bfloat16* to, const float* from) { to[threadIdx.x] = from[threadIdx.x]; }
 
@@ -47,6 +48,8 @@ int main(int argc, char** argv)
     cudaMemcpy(d[2], c, sizeof c, cudaMemcpyHostToDevice);
     void* blas;
     cublasCreate_v2(&blas);
+    int mode = 0;
+    if (cublasSetMathMode(blas, 3) || cublasGetMathMode(blas, &mode) || mode != 3) return 98;
     // A is not transposed, B is: it lies row by row.
     cublasSgemm_v2(blas, 0, 1, m, n, k, &alpha, d[0], fault == 1 ? 6 : m, d[1], n, &beta, d[2], m);
     cudaMemcpy(back, d[2], sizeof back, cudaMemcpyDeviceToHost);
