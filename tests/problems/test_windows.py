@@ -1,4 +1,4 @@
-"""Filters and their weights, indices that add two sizes, blocks made of sizes, arrays of std::array's."""
+"""Filters and their weights, indices that add two sizes, blocks made of sizes, shares of blocks, arrays."""
 
 from __future__ import annotations
 
@@ -125,3 +125,30 @@ def test_constants_of_a_header_s_arrays(tmp_path: Path, opposite: str, wanted: i
     (tmp_path / "lattice.h").write_text(HEADER.replace("OPPOSITE", opposite))
     code, said = check(tmp_path, LATTICE)
     assert code == wanted and ("WAW hazard" in said) == bool(wanted), said
+
+
+QUADS = """
+const int N = 1 << 25;
+__global__ void quads(const float* a, float* b) {
+  int i = (blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  if (i < N) *(float4*)&b[i] = *(const float4*)&a[i];
+}
+int main() {
+  float *a, *b;
+  cudaMalloc(&a, N * sizeof(float)), cudaMalloc(&b, N * sizeof(float));
+  int blocks = N / 256;
+  quads<<<blocks / 4, 256>>>(a, b);
+}
+"""
+
+
+def test_long_buffers_of_which_each_block_has_a_share(tmp_path: Path) -> None:
+    check_clean(tmp_path, QUADS, "--grid 4,1,1 --block 256,1,1 -a a=4096 -a b=4096")
+    check_fault(tmp_path, QUADS, "<<<blocks / 4", "<<<blocks / 2")
+    check_fault(tmp_path, QUADS, "&a[i]", "&a[i + 4]")
+
+
+def test_what_is_far_from_its_block_is_not_shared(tmp_path: Path) -> None:
+    """Of two halves a share of each would be needed."""
+    _, said = check(tmp_path, QUADS.replace("&a[i]", "&a[(i + N / 2) % N]"))
+    assert "-a a=4096" not in said

@@ -24,6 +24,7 @@ _ITEMS = 64  # blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _WARP, _STRIDED = 32, 2**13  # the last: threads of a launch whose grid the kernel asks for
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
+_BLOCKS, _WIDE = 4, 1024  # blocks of such a launch that is longer, and a number that may be a part of it
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
 # Attributes of problems, of which each axis is one, too.
@@ -100,6 +101,8 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     strided = "gridDim" in entry.body and not grid and host <= _STRIDED  # any grid is right
     if launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
         grid = tuple(map(Expr.parse, launched.grid))
+    elif launched and not grid and math.prod(launched.grid) > _BLOCKS and allocated(source, entry, name):
+        grid = (Expr.parse(_BLOCKS),)
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
 
@@ -141,7 +144,7 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
 
     None are returned where the kernel or its grid reads sizes among its parameters, by which both scale, but
     for those with known numbers in constant memory, or of which the block is made. One without fits its host
-    code alone. So do long buffers.
+    code alone. So do long buffers, but for those of which each block has a share: a few blocks have theirs.
     """
     if (launched := launches.of(source, name)) is None:
         return {}
@@ -153,13 +156,23 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     scaling = [p for p in sizes if not p.constant and made.get(p.name, 0) < 1]
     if any(not launched.blocks or re.search(rf"\b{p.name}\b", read) for p in scaling):
         return {}
-    numbers = dict(zip((p.name for p in parameters), launched.numbers, strict=False))
+    passed = dict(zip((p.name for p in parameters), launched.numbers, strict=False))
     large = math.prod(launched.grid + launched.block) > _LONGEST
-    if sizes and (large or any(numbers.get(p.name) is None for p in sizes)):
+    if sizes and (large or any(passed.get(p.name) is None for p in sizes)):
         return {}
     given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
     whole = launched.grid and len(given) == sum(p.pointer for p in parameters) and all(given.values())
-    return given if whole and sum(given.values()) <= _MOST_BYTES else {}
+    if not whole or (not large and sum(given.values()) <= _MOST_BYTES):
+        return given if whole else {}
+    blocks, known = math.prod(launched.grid), numbers([source], entry, name)
+    plain = re.sub(r"[<>]=?\s*\w+", " ", found.body)  # what guards compare with
+    long = any((known.number(word) or 0) > _WIDE for word in {*re.findall(r"\b[A-Za-z_]\w*", plain)})
+    if sizes or long or launched.grid[1:] != (1,) * len(launched.grid[1:]):
+        return {}
+    shares = {pointer: divmod(size, blocks) for pointer, size in given.items()}
+    return (
+        {} if any(rest for _, rest in shares.values()) else {n: _BLOCKS * s for n, (s, _) in shares.items()}
+    )
 
 
 def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
