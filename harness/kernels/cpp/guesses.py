@@ -101,7 +101,7 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     strided = "gridDim" in entry.body and not grid and host <= _STRIDED  # any grid is right
     if launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
         grid = tuple(map(Expr.parse, launched.grid))
-    elif launched and not grid and math.prod(launched.grid) > _BLOCKS and allocated(source, entry, name):
+    elif launched and not grid and sum(launched.bytes) > _MOST_BYTES and allocated(source, entry, name):
         grid = (Expr.parse(_BLOCKS),)
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
@@ -162,12 +162,12 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
         return {}
     given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
     whole = launched.grid and len(given) == sum(p.pointer for p in parameters) and all(given.values())
-    if not whole or (not large and sum(given.values()) <= _MOST_BYTES):
+    if not whole or sum(given.values()) <= _MOST_BYTES:
         return given if whole else {}
     blocks, known = math.prod(launched.grid), numbers([source], entry, name)
     plain = re.sub(r"[<>]=?\s*\w+", " ", found.body)  # what guards compare with
     long = any((known.number(word) or 0) > _WIDE for word in {*re.findall(r"\b[A-Za-z_]\w*", plain)})
-    if sizes or long or launched.grid[1:] != (1,) * len(launched.grid[1:]):
+    if sizes or long or blocks <= _BLOCKS or launched.grid[0] != blocks:
         return {}
     shares = {pointer: divmod(size, blocks) for pointer, size in given.items()}
     return (
