@@ -233,7 +233,10 @@ class Parameters:
         for axis, names in ((axis, n) for axis, n in operands.items() if axis not in self.constants):
             held, first = self.holds[axis], self.holds[axis].counts
             into = (self.several[n].number(sizes) if n in self.several else sizes[n] for n in held.into)
-            most = min([least, *into, *([held.room] if held.room is not None else [])])
+            # As many places that all differ need that many, also where another size is smaller.
+            vector = held.targets and sizes[axis] in {sizes[n] for n in self.whole}
+            places = max(least, sizes[axis]) if vector else least
+            most = min([places, *into, *([held.room] if held.room is not None else [])])
             for name in names:
                 x = elements.contents(rng, self.types[axis], sizes[axis], most)
                 if held.targets and x.dtype.kind in "iu" and x.ndim == 1:  # no two the same
