@@ -153,10 +153,12 @@ def test_what_is_far_from_its_block_is_not_shared(tmp_path: Path) -> None:
     _, said = check(tmp_path, QUADS.replace("&a[i]", "&a[(i + N / 2) % N]"))
     assert "-a a=4096" not in said
 
+
 PLACES = """
 __global__ void back(float* out, const float* x, const int* at, int rows, int wide, int n) {
-  int j = blockIdx.x * blockDim.x + threadIdx.x, last = min(blockIdx.y * 8 + 8, rows);
+  int j = blockIdx.x * blockDim.x + threadIdx.x, last = blockIdx.y * 8 + 8;
   if (j >= n) return;
+  if (last > rows) last = rows;
   for (int i = blockIdx.y * 8; i < last; ++i) out[i * wide + at[j]] = x[i * n + j];
 }
 """
@@ -164,5 +166,5 @@ __global__ void back(float* out, const float* x, const int* at, int rows, int wi
 
 def test_as_many_places_as_there_are_elements_all_differ(tmp_path: Path) -> None:
     """Also where there are fewer rows than these."""
-    check_clean(tmp_path, PLACES, "-a at=199 -a rows=194")
+    check_clean(tmp_path, PLACES, "-a at=199 -a rows=194 -a wide=199")
     check_fault(tmp_path, PLACES, "at[j]]", "at[j] / 2]")
