@@ -168,3 +168,34 @@ def test_as_many_places_as_there_are_elements_all_differ(tmp_path: Path) -> None
     """Also where there are fewer rows than these."""
     check_clean(tmp_path, PLACES, "-a at=199 -a rows=194 -a wide=199")
     check_fault(tmp_path, PLACES, "at[j]]", "at[j] / 2]")
+
+
+NUMBERS = """
+typedef unsigned long long number_t[6];
+typedef number_t value_t;
+typedef struct { number_t x, y, z; } point_t;
+__device__ void add(number_t& z, const number_t& x, const number_t& y) {
+  unsigned long long carry = 0;
+  for (int i = 0; i < 6; i++) {
+    unsigned long long sum = x[i] + y[i] + carry;
+    carry = sum < x[i];
+    z[i] = sum;
+  }
+}
+__global__ void sums(value_t* out, const value_t* a, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) add(out[i], a[i], a[i]);
+}
+__global__ void points(point_t* p, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) add(p[i].z, p[i].x, p[i].y);
+}
+"""
+
+
+def test_arrays_with_a_name_of_their_own(tmp_path: Path) -> None:
+    check_clean(tmp_path, NUMBERS, "k:sums was launched as by --grid 4,1,1 --block 256,1,1 -a out=1000")
+    check_fault(tmp_path, NUMBERS, "i < n) add(out", "i <= n) add(out")
+    check_fault(tmp_path, NUMBERS, "i < 6", "i <= 6")
+    passed = NUMBERS + "__global__ void set(number_t x, int n) { if (threadIdx.x < n) x[0] = 1; }\n"
+    assert "x of k:set is a number_t, for which no value can be guessed" in check(tmp_path, passed)[1]

@@ -340,7 +340,7 @@ def _type(parameter: text.Parameter, kernel: Kernel, texts: Sequence[str]) -> el
     """Return the type of a parameter. Raises UsageError for one of which no value can be made."""
     const = "const " if parameter.const and parameter.type.endswith("*") else ""
     found = elements.of(const + parameter.type, texts)
-    if found is None or (not parameter.pointer and "bfloat16" in elements.numbers(found)):
+    if found is None or not (parameter.pointer or pointed.passed(found)):
         raise UsageError(
             f"{parameter.name} of {kernel.name} is a {parameter.type}, for which no value can be guessed",
             where=str(kernel.path),
