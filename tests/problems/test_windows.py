@@ -199,3 +199,25 @@ def test_arrays_with_a_name_of_their_own(tmp_path: Path) -> None:
     check_fault(tmp_path, NUMBERS, "i < 6", "i <= 6")
     passed = NUMBERS + "__global__ void set(number_t x, int n) { if (threadIdx.x < n) x[0] = 1; }\n"
     assert "x of k:set is a number_t, for which no value can be guessed" in check(tmp_path, passed)[1]
+
+
+PITCHED = """
+__global__ void turned(float* to, const float* from, int n, size_t pitch) {
+  int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+  if (x < n && y < n) to[x * pitch + y] = from[y * pitch + x];
+}
+int main() {
+  const int n = 1000;
+  size_t pitch = 0;
+  float *to, *from;
+  cudaMallocPitch(&to, &pitch, n * sizeof(float), n);
+  cudaMallocPitch(&from, &pitch, n * sizeof(float), n);
+  turned<<<dim3((n + 15) / 16, (n + 15) / 16), dim3(16, 16)>>>(to, from, n, pitch / sizeof(float));
+}
+"""
+
+
+def test_a_pitch_that_cuda_chooses_is_not_what_it_was_before(tmp_path: Path) -> None:
+    check_clean(tmp_path, PITCHED, "-a n=64 -a pitch=64")
+    check_fault(tmp_path, PITCHED, "y < n)", "y <= n)")
+    check_fault(tmp_path, PITCHED, "to[x * pitch + y]", "to[x * (pitch - 1) + y]")
