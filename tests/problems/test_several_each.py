@@ -42,6 +42,7 @@ def test_no_block_is_behind_the_last_element(tmp_path: Path, index: str) -> None
     assert code == 1 and "out of bounds" in said and "FAILED" in said, said
 
 
+@pytest.mark.slow
 def test_a_step_that_is_no_multiple_of_the_block_is_as_before(tmp_path: Path) -> None:
     _, said = check(tmp_path, HALVES.replace("INDEX", CASES[0].replace("* 2", "")))
     assert "--grid 4,1,1" in said

@@ -39,6 +39,7 @@ def test_a_filter_has_weights_of_its_own_length(tmp_path: Path) -> None:
     check_clean(tmp_path, FILTER, "-a weights=25 -a out=2750 -a width=50 -a height=55 -a k=5")
 
 
+@pytest.mark.slow
 def test_weights_in_constant_memory_have_room(tmp_path: Path) -> None:
     check_clean(tmp_path, CONSTANT, "-a k=5")
     code, said = check(tmp_path, CONSTANT.replace("[9 * 9]", "[24]"))
@@ -87,6 +88,7 @@ int main() {
 """
 
 
+@pytest.mark.slow
 def test_a_block_that_is_made_of_sizes_has_the_host_s_grid(tmp_path: Path) -> None:
     check_clean(tmp_path, HEADS, "--grid 4,1,1 --block 8,8,1 -a x=256")
     check_fault(tmp_path, HEADS, "blockIdx.x * length", "(blockIdx.x + 1) * length")
@@ -119,6 +121,7 @@ struct Lattice {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("opposite", "wanted"), [("0, 2, 1, 4, 3", 0), ("0, 1, 2, 4, 3", 1)])
 def test_constants_of_a_header_s_arrays(tmp_path: Path, opposite: str, wanted: int) -> None:
     """Each place has one writer, if steps and opposite directions are those of the header."""
@@ -142,12 +145,14 @@ int main() {
 """
 
 
+@pytest.mark.slow
 def test_long_buffers_of_which_each_block_has_a_share(tmp_path: Path) -> None:
     check_clean(tmp_path, QUADS, "--grid 4,1,1 --block 256,1,1 -a a=4096 -a b=4096")
     check_fault(tmp_path, QUADS, "<<<blocks / 4", "<<<blocks / 2")
     check_fault(tmp_path, QUADS, "&a[i]", "&a[i + 4]")
 
 
+@pytest.mark.slow
 def test_what_is_far_from_its_block_is_not_shared(tmp_path: Path) -> None:
     """Of two halves a share of each would be needed."""
     _, said = check(tmp_path, QUADS.replace("&a[i]", "&a[(i + N / 2) % N]"))
@@ -164,6 +169,7 @@ __global__ void back(float* out, const float* x, const int* at, int rows, int wi
 """
 
 
+@pytest.mark.slow
 def test_as_many_places_as_there_are_elements_all_differ(tmp_path: Path) -> None:
     """Also where there are fewer rows than these."""
     check_clean(tmp_path, PLACES, "-a at=199 -a rows=194 -a wide=199")
@@ -193,6 +199,7 @@ __global__ void points(point_t* p, int n) {
 """
 
 
+@pytest.mark.slow
 def test_arrays_with_a_name_of_their_own(tmp_path: Path) -> None:
     check_clean(tmp_path, NUMBERS, "k:sums was launched as by --grid 4,1,1 --block 256,1,1 -a out=1000")
     check_fault(tmp_path, NUMBERS, "i < n) add(out", "i <= n) add(out")
@@ -217,6 +224,7 @@ int main() {
 """
 
 
+@pytest.mark.slow
 def test_a_pitch_that_cuda_chooses_is_not_what_it_was_before(tmp_path: Path) -> None:
     check_clean(tmp_path, PITCHED, "-a n=64 -a pitch=64")
     check_fault(tmp_path, PITCHED, "y < n)", "y <= n)")
