@@ -113,7 +113,7 @@ def load_each(path: Path | str) -> list[Kernel]:
         return [spec.parse(source, path)]
     source = overloads.apart(source)
     include = includes.of_repository(path, source)
-    headers = tuple(includes.included(path, source, include).own.values())
+    headers = includes.included(path, source, include).read
     known = calls.listed(decompiled.of(source, path), headers)
     if not known:
         includes.without_kernels(path, source)
@@ -156,7 +156,7 @@ def _with_entry(kernel: Kernel, entry: str) -> Kernel:
         raise UsageError(f"no kernel {entry!r}", where=str(kernel.path), hint=f"it has {have}")
     if not kernel.plain:
         return replace(kernel, entry=entry)
-    headers = tuple(includes.included(kernel.path, kernel.source, kernel.include).own.values())
+    headers = includes.included(kernel.path, kernel.source, kernel.include).read
     return _guessed(kernel.source, kernel.path, entry, kernel.include, headers, len(known) == 1)
 
 

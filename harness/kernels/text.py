@@ -298,13 +298,13 @@ def divided(body: str) -> dict[str, str]:
 def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:
     """Yield (axis, step, whether the thread's index is added) for products of the block's index."""
     block, thread = (named(body, rf"{index}\s*\.\s*{axis}") for index in ("blockIdx", "threadIdx"))
-    factor = r"(?:\w+|\([^()]*\))"
+    factor = r"(?:\w+(?:\s*\.\s*[xyz]\b)?|\([^()]*\))"
     before, after = rf"(?:{factor}\s*\*\s*)+", rf"(?:\s*\*\s*{factor})+"
-    product = rf"(?:({before})\b(?:{block})\b|\b(?:{block})\b({after}))"
+    product = rf"(?:({before}\b(?:{block})\b(?:{after})?)|\b(?:{block})\b({after}))"
     own = dict(re.findall(r"\bconst(?:expr)?\s+\w+\s+(\w+)\s*=\s*(\d+)\s*;", body))
     for at in re.finditer(rf"(\b(?:{thread})\s*\+\s*\(?)?{product}(\s*\)?\s*\+\s*(?:{thread})\b)?", body):
-        step = re.sub(r"\w+", lambda word: own.get(word[0], word[0]), at[2] or at[3])
-        yield axis, step.strip(" \n\t*"), bool(at[1] or at[4])
+        plain = re.sub(rf"\b(?:{block})\b\s*\*?", "", at[2] or at[3]).strip(" \n\t*")
+        yield axis, re.sub(r"\w+", lambda word: own.get(word[0], word[0]), plain), bool(at[1] or at[4])
 
 
 def named(body: str, index: str) -> str:

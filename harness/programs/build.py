@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BuildError, MissingDependency, UsageError
+from harness.kernels.cpp import includes
 from harness.support import cache, files, tools
 
 _NATIVE = Path(__file__).with_name("native")
@@ -60,7 +62,8 @@ def program(
 ) -> Path:
     """Compile a program's sources to a shared library in `folder` and return its path.
 
-    include: folders of headers; flags: more arguments of nvcc's, such as ``-DN=64``
+    include: folders of headers, before those of the sources' repository that have what is not in these
+    flags: more arguments of nvcc's, such as ``-DN=64``
 
     Raises BuildError with nvcc's output, and UsageError for a program without ``main``.
     """
@@ -77,7 +80,7 @@ def program(
         *("-Xcompiler", "-fPIC,-g1,-fno-optimize-sibling-calls"),
         *(("-Xcompiler", "-fopenmp") if _threaded(sources) else ()),
         *("-include", OLDER / "older.h"),
-        *(f"-I{folder}" for folder in include),
+        *(f"-I{folder}" for folder in (*include, *_of_repository(sources, include))),
         *("-isystem", OLDER),
         *flags,
         *names,
@@ -106,6 +109,17 @@ def called(program: Path) -> set[str]:
     """Return the functions of CUDA's libraries that a program calls."""
     wanted = re.compile(r"cu[A-Za-z]|__cudaRegisterLinked|__cudaLaunchKernel")
     return {name for name in _symbols(program, "U") if wanted.match(name)}
+
+
+def _of_repository(sources: Sequence[Path], include: Sequence[str]) -> dict[str, None]:
+    """Return the folders of the sources' repository with headers that they include and `include` has not."""
+    found = dict[str, None]()
+    for path in sources:
+        with contextlib.suppress(OSError):  # which nvcc will say
+            text = files.text(path, errors="replace")
+            given = [str(Path(folder).resolve()) for folder in include]
+            found |= dict.fromkeys(includes.of_repository(path, text, given))
+    return found
 
 
 def _threaded(sources: Sequence[Path]) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.errors import BuildError
 from harness.programs import run_program
 from shared.nvcc import kinds, needs_nvcc, ran
 
@@ -29,6 +30,7 @@ int cublasSgemv_v2(void*, int, int, int, In, In, int, In, int, In, float*, int);
 int cublasSdot_v2(void*, int, In, int, In, int, float*);
 int cublasSaxpy_v2(void*, int, In, In, int, float*, int);
 int cublasStrsm_v2(void*);
+int cublasSetMathMode(void*, int), cublasGetMathMode(void*, int*);
 }
 __global__ void narrow(__nv_bfloat16* to, const float* from) { to[threadIdx.x] = from[threadIdx.x]; }
 
@@ -46,6 +48,8 @@ int main(int argc, char** argv)
     cudaMemcpy(d[2], c, sizeof c, cudaMemcpyHostToDevice);
     void* blas;
     cublasCreate_v2(&blas);
+    int mode = 0;
+    if (cublasSetMathMode(blas, 3) || cublasGetMathMode(blas, &mode) || mode != 3) return 98;
     // A is not transposed, B is: it lies row by row.
     cublasSgemm_v2(blas, 0, 1, m, n, k, &alpha, d[0], fault == 1 ? 6 : m, d[1], n, &beta, d[2], m);
     cudaMemcpy(back, d[2], sizeof back, cudaMemcpyDeviceToHost);
@@ -166,3 +170,22 @@ def test_a_default_stream_of_each_thread(tmp_path: Path) -> None:
     run = run_program([source], flags=flags, quiet=True)
     assert (run.code, run.misuses, run.refusals, kinds(run)) == (0, {}, {}, set())
     assert kinds(run_program([source], ["more"], flags=flags, quiet=True)) == {"out of bounds"}
+
+
+def test_headers_of_the_repository_are_found(tmp_path: Path) -> None:
+    (tmp_path / "tools" / "include").mkdir(parents=True)
+    (tmp_path / "tools" / "include" / "doubled.h").write_text(
+        "__device__ inline int doubled(int i) { return 2 * i; }\n"
+    )
+    source = tmp_path / "programs" / "one.cu"
+    source.parent.mkdir()
+    source.write_text(
+        '#include "doubled.h"\n__global__ void set(int* to) { to[threadIdx.x] = doubled(threadIdx.x); }\n'
+        "int main()\n{\n    int *d, host[32];\n    cudaMalloc(&d, sizeof host);\n    set<<<1, 32>>>(d);\n"
+        "    cudaMemcpy(host, d, sizeof host, cudaMemcpyDeviceToHost);\n    return host[31] - 62;\n}\n"
+    )
+    with pytest.raises(BuildError, match="does not compile"):  # nothing says that it is one
+        run_program([source], quiet=True)
+    (tmp_path / ".git").mkdir()
+    run = run_program([source], quiet=True)
+    assert (run.code, kinds(run)) == (0, set())

@@ -45,13 +45,14 @@ def explain(absent: str, given: Mapping[str, Any], *, err: bool) -> None:
 
 def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
     """Print a line for each kernel over all sizes; the ratios are those of the first size."""
+    from harness.bench.row import UNVERIFIED
     from harness.problems.protocol import unverified
     from harness.results import tables
 
     table = []
     for label, group in running.by_kernel(rows):
         run = group[0].emulation
-        bad = [r.status for r in group if not r.right]
+        bad = sorted((r.status for r in group if not r.right), key=UNVERIFIED.__eq__)  # that comes last
         table.append(
             [
                 label,

@@ -32,6 +32,8 @@ OPAQUE = ("texref", "surfref", "samplerref")  # types of references, which a lau
 RESERVED, RESERVED_BYTES = "%reserved", 1024  # shared memory of the system's, from sm_80 on
 LARGEST = 1 << 32  # bytes of a variable or a parameter; more is an error in the text
 
+_NUMBERS = re.compile(r"[\d\s,{}]*")  # initial values without signs and names
+
 
 @dataclass(frozen=True, kw_only=True)
 class Variable:
@@ -120,14 +122,13 @@ def _extents(shape: str, values: str | None) -> list[int]:
 
 def _apart(text: str) -> list[str]:
     """Split the declared names at the commas between them, not at those within braces."""
-    parts, depth = [""], 0
-    for c in text:
-        depth += (c == "{") - (c == "}")
-        if c == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += c
-    return parts
+    parts, depth, begin = [], 0, 0
+    for mark in re.finditer("[{},]", text):  # a table may have megabytes
+        depth += (mark[0] == "{") - (mark[0] == "}")
+        if mark[0] == "," and not depth:
+            parts.append(text[begin : mark.start()])
+            begin = mark.end()
+    return [*parts, text[begin:]]
 
 
 def aligned(offset: int, step: int, line: int) -> int:
@@ -144,7 +145,13 @@ def values_of(variable: Variable) -> NDArray[Any]:
     """
     size = BYTES[variable.type]
     data = np.zeros(variable.size, np.uint8)
-    for place, token in enumerate(initial_values(variable.values)):
+    tokens = initial_values(variable.values)
+    plain = size <= 8 and _NUMBERS.fullmatch(variable.values) and len(max(tokens, key=len, default="")) < 19
+    if plain and len(tokens) * size <= len(data):  # a table may have a hundred thousand
+        numbers = np.array([int(token) for token in tokens], np.uint64).astype(f"<u{size}")
+        data[: numbers.nbytes] = numbers.view(np.uint8)
+        return data
+    for place, token in enumerate(tokens):
         raw = bytes(size) if _pointer(token) else value_bytes(token, size, variable.type, variable.name)
         if (place + 1) * size > len(data):
             raise EmulatorError(f"variable {variable.name} has more values than room")

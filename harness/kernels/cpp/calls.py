@@ -56,7 +56,7 @@ def own(kernel: Kernel) -> str:
 
 def entries(kernel: Kernel) -> list[text.Entry]:
     """Return the kernels of a kernel's file, with those that macros of its headers make."""
-    return listed(own(kernel), tuple(includes.of(kernel).own.values()))
+    return listed(own(kernel), includes.of(kernel).read)
 
 
 def listed(source: str, headers: tuple[bytes, ...]) -> list[text.Entry]:
@@ -66,7 +66,7 @@ def listed(source: str, headers: tuple[bytes, ...]) -> list[text.Entry]:
 
 def texts(kernel: Kernel) -> tuple[str, ...]:
     """Return the texts of a kernel's file and own headers, without comments and branches not taken."""
-    return _texts(own(kernel), tuple(includes.of(kernel).own.values()), tuple(kernel.params))
+    return _texts(own(kernel), includes.of(kernel).read, tuple(kernel.params))
 
 
 @functools.lru_cache(maxsize=_KEPT)  # of a file with hundreds of kernels each asks for all
@@ -91,7 +91,7 @@ def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
 
 def host(kernel: Kernel) -> str:
     """Return a kernel's text for what reads its launches: behind it, the numbers that its headers name."""
-    return of_host(own(kernel), tuple(includes.of(kernel).own.values()))
+    return of_host(own(kernel), includes.of(kernel).read)
 
 
 def of_host(source: str, headers: tuple[bytes, ...]) -> str:

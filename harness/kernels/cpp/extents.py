@@ -292,10 +292,16 @@ def radius(body: str, name: str) -> bool:
 def window(body: str, name: str) -> bool:
     """Return True for the size of a filter, of which a half is how far a kernel looks to both sides.
 
-    ``r = n / 2;`` and ``for (k = -r; k <= r; k++)`` go through ``2 * r + 1`` elements, which is an odd n.
+    ``r = n / 2;`` and ``for (k = -r; k <= r; k++)`` go through ``2 * r + 1`` elements, which is an odd n. So
+    does ``for (k = 0; k < n; k++)`` where k is added to ``i - r``.
     """
     halves = re.findall(rf"\b(\w+)\s*=\s*{re.escape(name)}\s*(?:/\s*2|>>\s*1)\s*[;,]", body)
-    return any(radius(body, half) for half in halves)
+    around = [
+        rf"-\s*{half}\s*\+\s*{k}\b|\b{k}\s*-\s*{half}\b"
+        for half in halves
+        for k in re.findall(rf"\b(\w+)\s*<\s*{re.escape(name)}\s*;", body)
+    ]
+    return any(radius(body, half) for half in halves) or any(re.search(one, body) for one in around)
 
 
 def shift(body: str, name: str) -> bool:

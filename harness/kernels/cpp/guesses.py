@@ -24,6 +24,7 @@ _ITEMS = 64  # blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _WARP, _STRIDED = 32, 2**13  # the last: threads of a launch whose grid the kernel asks for
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
+_BLOCKS, _WIDE = 4, 1024  # blocks of such a launch that is longer, and a number that may be a part of it
 OBJECTS = ("cudaTextureObject_t", "cudaSurfaceObject_t")
 _REAL = ("float", "double", "half", "__half")
 # Attributes of problems, of which each axis is one, too.
@@ -83,7 +84,9 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
-    tile = tuple(steps.get(axis, n) for axis, n in zip(axes, entry.tile(block), strict=True))
+    times = _times(entry, numbers([source], entry, name))
+    whole = zip(axes, entry.tile(block), strict=True)
+    tile = tuple(steps.get(axis, n * times.get(axis, 1)) for axis, n in whole)
     if (each := tiles.of_thread(entry.body)) > 1:
         tile = (*tile[:-1], tile[-1] * each)
     if _by_warps(entry):
@@ -98,6 +101,8 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     strided = "gridDim" in entry.body and not grid and host <= _STRIDED  # any grid is right
     if launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
         grid = tuple(map(Expr.parse, launched.grid))
+    elif launched and not grid and sum(launched.bytes) > _MOST_BYTES and allocated(source, entry, name):
+        grid = (Expr.parse(_BLOCKS),)
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
 
@@ -138,7 +143,8 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     """Return the bytes that host code allocates for the pointers of the kernel `name`, by `axes`.
 
     None are returned where the kernel or its grid reads sizes among its parameters, by which both scale, but
-    for those in constant memory with known numbers. One without fits its host code alone. So do long buffers.
+    for those with known numbers in constant memory, or of which the block is made. One without fits its host
+    code alone. So do long buffers, but for those of which each block has a share: a few blocks have theirs.
     """
     if (launched := launches.of(source, name)) is None:
         return {}
@@ -146,15 +152,27 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     read = " ".join([found.body, *launched.over([p.name for p in parameters], launched.blocks)])
     sizes = [p for p in parameters if not p.pointer and p.type not in (*_REAL, *OBJECTS)]
     sizes = [p for p in sizes if not (p.constant and p.type == "CUtensorMap")]
-    if any(not p.constant and (not launched.blocks or re.search(rf"\b{p.name}\b", read)) for p in sizes):
+    made = as_threads(source, entry, name, 0)
+    scaling = [p for p in sizes if not p.constant and made.get(p.name, 0) < 1]
+    if any(not launched.blocks or re.search(rf"\b{p.name}\b", read) for p in scaling):
         return {}
-    numbers = dict(zip((p.name for p in parameters), launched.numbers, strict=False))
+    passed = dict(zip((p.name for p in parameters), launched.numbers, strict=False))
     large = math.prod(launched.grid + launched.block) > _LONGEST
-    if sizes and (large or any(numbers.get(p.name) is None for p in sizes)):
+    if sizes and (large or any(passed.get(p.name) is None for p in sizes)):
         return {}
     given = {p.name: size for p, size in zip(parameters, launched.bytes, strict=False) if p.pointer}
     whole = launched.grid and len(given) == sum(p.pointer for p in parameters) and all(given.values())
-    return given if whole and sum(given.values()) <= _MOST_BYTES else {}
+    if not whole or sum(given.values()) <= _MOST_BYTES:
+        return given if whole else {}
+    blocks, known = math.prod(launched.grid), numbers([source], entry, name)
+    plain = re.sub(r"[<>]=?\s*\w+", " ", found.body)  # what guards compare with
+    long = any((known.number(word) or 0) > _WIDE for word in {*re.findall(r"\b[A-Za-z_]\w*", plain)})
+    if sizes or long or blocks <= _BLOCKS or launched.grid[0] != blocks:
+        return {}
+    shares = {pointer: divmod(size, blocks) for pointer, size in given.items()}
+    return (
+        {} if any(rest for _, rest in shares.values()) else {n: _BLOCKS * s for n, (s, _) in shares.items()}
+    )
 
 
 def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:
@@ -299,6 +317,18 @@ def _steps(source: str, entry: text.Entry, name: str) -> dict[str, int]:
         if number is not None and number > (axis == "x"):  # a row of a block is one along y
             found[axis] = number
     return found
+
+
+def _times(entry: text.Entry, values: Values) -> dict[str, int]:
+    """Return how many elements a block covers for a thread by axis, 2 of ``blockIdx.x * blockDim.x * 2``."""
+    found: dict[str, set[int]] = {}
+    once = {name: f"({given[0]})" for name, given in extents.assigned(entry.body).items() if len(given) == 1}
+    for axis, written, _ in entry.steps:
+        threads = text.named(entry.body, rf"blockDim\s*\.\s*{axis}")
+        step = re.sub(r"\w+", lambda word: once.get(word[0], word[0]), written)
+        rest, many = re.subn(rf"\b(?:{threads})\b", "1", step)
+        found.setdefault(axis, set()).add((values.number(rest) if many == 1 else None) or 1)
+    return {axis: numbers.pop() for axis, numbers in found.items() if len(numbers) == 1}
 
 
 def _elements(step: str, entry: text.Entry, values: Values) -> int | None:

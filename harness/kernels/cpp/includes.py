@@ -49,6 +49,7 @@ _GIVEN = re.compile(
 _TAKES = re.compile(r"\bPackedTensorAccessor(?:32|64)?\b|\bGenericPackedTensorAccessor\b")
 _DEFINES = re.compile(r"\b(?:struct|class|using)\s+(?:Generic)?PackedTensorAccessor\w*\s*[:={<]")
 _TEXTS = 64
+_READ = 400_000  # bytes of headers that are read as text: a library in the repository may have megabytes
 _MOST = 3000  # folders of a repository that are searched
 _STANDARD = re.compile(r"[a-z_]+")  # <vector>, <type_traits>
 
@@ -67,6 +68,16 @@ class Included:
     folders: tuple[Path, ...] = ()
     stamps: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def read(self) -> tuple[bytes, ...]:
+        """The kernel's own headers that are read for what they say, those that it includes itself first."""
+        left, found = _READ, []
+        for data in self.own.values():
+            if len(data) <= left:
+                left -= len(data)
+                found.append(data)
+        return tuple(found)
 
 
 def folders(kernel: Path, more: Sequence[str] = ()) -> list[Path]:
@@ -89,7 +100,7 @@ def of(kernel: Kernel) -> Included:
     """
     brought = f"\n#include <{_STD}>" if kernel.plain else ""
     found = included(kernel.path, kernel.source + brought, kernel.include)
-    texts = [kernel.source, *(data.decode(errors="replace") for data in found.own.values())]
+    texts = [kernel.source, *(data.decode(errors="replace") for data in found.read)]
     takes, defines, taken, given = zip(*map(_of_pytorch, texts), strict=True)
     if kernel.plain and any(takes) and not any(defines):
         brought += f"\n#include <{ACCESSORS}>"
@@ -119,7 +130,7 @@ def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
     others: dict[str, None] = {}
     todo = [(everywhere[0], source)]
     while todo:
-        beside, text = todo.pop()
+        beside, text = todo.pop(0)
         for name in _INCLUDE.findall(text):
             known = False
             for folder in dict.fromkeys((beside, *everywhere)):
@@ -217,22 +228,24 @@ def _root(file: Path) -> Path | None:
     return next((above for above in file.parents[:_ABOVE] if (above / ".git").exists()), None)
 
 
-def of_repository(kernel: Path, source: str) -> tuple[str, ...]:
+def of_repository(kernel: Path, source: str, more: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the folders of a kernel's repository with headers that `source` includes and nobody else has.
 
-    A build passes them as -I. Their headers may need further folders. Without a repository there are none.
+    Those in the folders `more` are there. A build passes what is found as -I. These headers may need further
+    folders. Without a repository there are none.
     """
     file = kernel.resolve()
     if _root(file) is None:
         return ()
     found: list[str] = []
     while True:
-        missing = (n for n in included(kernel, source, found).missing if not _STANDARD.fullmatch(n))
-        there = dict.fromkeys(str(folder) for n in missing if (folder := elsewhere(n, file)) is not None)
-        more = [folder for folder in there if folder not in found]
-        if not more:
+        missing = included(kernel, source, [*more, *found]).missing
+        wanted = (n for n in missing if not _STANDARD.fullmatch(n))
+        there = dict.fromkeys(str(folder) for n in wanted if (folder := elsewhere(n, file)) is not None)
+        others = [folder for folder in there if folder not in found]
+        if not others:
             return tuple(found)
-        found += more
+        found += others
 
 
 @functools.cache

@@ -19,6 +19,7 @@ _TYPEDEF = re.compile(  # the text before its members
 _TEMPLATE = re.compile(r"\btemplate\s*<([^;{}()]*)>\s*\Z")
 _PACK = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+pack\s*\((?:\s*push\s*,)?\s*(\d*)", re.MULTILINE)
 _ACCESS = re.compile(r"\s*(?:public|private|protected)\b")
+ARRAY = "array_"  # the member of a type that is an array, which is no struct where it is passed
 _NO_MEMBER = re.compile(r"(?:static|using|typedef|friend|template|enum)\b")
 _LABEL = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
 _TYPE = re.compile(r"\s*(?:struct|class|union|enum)\b")
@@ -62,6 +63,7 @@ class Members:
 def of(name: str, texts: Sequence[str]) -> Members | None:
     """Return the members of a struct that one of `texts` defines; None where they are not known.
 
+    That of ``typedef int Four[4];`` is `ARRAY`.
     So it is with those whose place is not that of numbers one after another: of virtual functions, and where
     one has an alignment of its own. A template that is specialised is not known, either.
     """
@@ -83,6 +85,8 @@ def of(name: str, texts: Sequence[str]) -> Members | None:
             if closed > 0 and re.match(rf"\}}\s*{name}\s*;", whole[closed:]):
                 found = _read(old[0].split(None, 1)[1], old[1], whole[old.end() : closed])
                 return found and replace(found, pack=_pack(whole[: old.start()]))
+        if array := re.search(rf"\btypedef\s+([\w:\s]+?)\s+{name}\s*((?:\[[^]]+\]\s*)+);", whole):
+            return Members(head="", declared=(f"{array[1]} {ARRAY}{array[2]}",), given={})
     return None
 
 

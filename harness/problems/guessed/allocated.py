@@ -30,16 +30,22 @@ _NONE = {"", "NULL", "nullptr", "0"}
 
 
 def lengths(
-    launched: Launch | None, entry: text.Entry, types: Mapping[str, elements.Type], whole: Sequence[str]
+    launched: Launch | None,
+    entry: text.Entry,
+    types: Mapping[str, elements.Type],
+    whole: Sequence[str],
+    fixed: Iterable[str] = (),
 ) -> dict[str, Expr]:
     """Return the bytes that host code allocates for the pointers of a kernel, in terms of its values.
 
-    The size of a type that is not known is that of an element, if the pointer leads to this type. A number
-    counts, as of the bins of a histogram, unless one of the sizes `whole` is known to be no larger, or one
-    that is not bounds a part of an index.
+    Where it does not, a filter whose size is one of the numbers `fixed` has its weights. The size of a type
+    that is not known is that of an element, if the pointer leads to this type. A number counts, as of the
+    bins of a histogram, unless one of the sizes `whole` is known to be no larger, or one that is not bounds a
+    part of an index.
     """
+    weights = _filters(entry, types, fixed)
     if launched is None:
-        return {}
+        return weights
     names, integers = [p.name for p in entry.parameters], dict[str, int | None]()
     for p, number in zip(entry.parameters, launched.numbers, strict=False):
         if not p.pointer and any("int" in kind for kind in elements.numbers(types[p.name])):
@@ -63,7 +69,7 @@ def lengths(
             and all(_bounds(entry.body, p.name, whole).values())
         ):
             found[p.name] = Expr.parse(number)
-    return {pointer: length for pointer, length in found.items() if length.names <= integers.keys()}
+    return weights | {pointer: length for pointer, length in found.items() if length.names <= integers.keys()}
 
 
 def apart(
@@ -76,6 +82,22 @@ def apart(
         for name, strides in layouts.items()
         if whole
     }
+
+
+def _filters(entry: text.Entry, types: Mapping[str, elements.Type], fixed: Iterable[str]) -> dict[str, Expr]:
+    """Return the bytes of a filter's weights, of which nothing but its own loops is an index: k or k * k."""
+    found = dict[str, Expr]()
+    for k in (name for name in fixed if extents.window(entry.body, name)):
+        halves = re.findall(rf"\b(\w+)\s*=\s*{k}\s*(?:/\s*2|>>\s*1)\s*[;,]", entry.body)
+        counted = "|".join([k, *halves])
+        own = {k, *halves, *re.findall(rf"\b(\w+)\s*<=?\s*(?:{counted})\s*;", entry.body)}
+        for p in (p for p in entry.parameters if p.pointer):
+            places = extents.places(entry.body, p.name)
+            words = {word for place in places for word in re.findall(r"[A-Za-z_]\w*", place)}
+            if places and words <= own and not words <= {k, *halves}:
+                rows = any(re.search(rf"\*\s*{k}\b|\b{k}\s*\*", place) for place in places)
+                found[p.name] = Expr.parse(f"{k} * {k if rows else 1} * {elements.size(types[p.name])}")
+    return found
 
 
 def shared(kernel: Kernel, problem: type[Problem]) -> Kernel:

@@ -96,7 +96,9 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     usual = sizes.usual(entry, whole, size, threads, numbers, launched) | {
         n: boxed[n] for n in whole if n in boxed
     }
-    from_host = allocated.apart(layouts, types, whole) | allocated.lengths(launched, entry, types, whole)
+    from_host = allocated.apart(layouts, types, whole) | allocated.lengths(
+        launched, entry, types, whole, fixed
+    )
     usual |= tiles.covered(kernel.grid if depth > 1 else (), block, entry, usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
     usual |= shaped.totals(whole, {}, fixed | usual) | tiles.around(usual, fixed, derived, tiled, entry.body)
@@ -153,6 +155,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
             layouts,
             tight=any(n in layouts and not length.names & told.keys() for n, length in from_host.items()),
             tile=kernel.tile[-1]({}) if kernel.tile else 0,
+            threads=threads,
         )
         + sizes.rounds(entry, free if depth == 1 else {}, kernel.grid, threads)
     )
@@ -337,7 +340,7 @@ def _type(parameter: text.Parameter, kernel: Kernel, texts: Sequence[str]) -> el
     """Return the type of a parameter. Raises UsageError for one of which no value can be made."""
     const = "const " if parameter.const and parameter.type.endswith("*") else ""
     found = elements.of(const + parameter.type, texts)
-    if found is None or (not parameter.pointer and "bfloat16" in elements.numbers(found)):
+    if found is None or not (parameter.pointer or pointed.passed(found)):
         raise UsageError(
             f"{parameter.name} of {kernel.name} is a {parameter.type}, for which no value can be guessed",
             where=str(kernel.path),

@@ -192,7 +192,9 @@ class Parameters:
         """Return the problem with the pointers that are longer than guessed; None if there are none.
 
         With sizes they are at least twice as long: one that is a little shorter than its kernel goes was
-        guessed right, and the kernel goes too far. reached: how far it went, in bytes
+        guessed right, and the kernel goes too far. One that ends at a sum of sizes is not.
+
+        reached: how far the kernel went, in bytes
         """
         sizes = {name: getattr(problem, name) for name in self.whole}
         fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
@@ -204,7 +206,8 @@ class Parameters:
         for p in beyond:
             count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
             much = not sizes or count >= 2 * getattr(problem, p.name)
-            if much and not rest and means.explains(p.name, count, sizes, fixed, grid):
+            known = much and means.explains(p.name, count, sizes, fixed, grid)
+            if not rest and (known or means.ends(p.name, count, sizes)):
                 more[p.name] = count
         if not more:
             return None
@@ -219,8 +222,9 @@ class Parameters:
         behind = pointed.operands(self.pointers, self.values, self.types, sizes, self.several)
         names = (*(name for axis in self.changed for name in behind[axis]), *self.images.written)
         own = tuple(p.name for p in self.pointers if p.name not in self.constants)
-        outputs = names or own[:1] or ("nothing",)
-        return {"outputs": outputs, "output": outputs[0], "updated": frozenset(names)}
+        held = names or own[:1]  # of a kernel that only prints the first, which it reads
+        outputs = held or ("nothing",)
+        return {"outputs": outputs, "output": outputs[0], "updated": frozenset(held)}
 
     def drawn(self, sizes: Mapping[str, Any], rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return every operand by name."""
@@ -229,7 +233,10 @@ class Parameters:
         for axis, names in ((axis, n) for axis, n in operands.items() if axis not in self.constants):
             held, first = self.holds[axis], self.holds[axis].counts
             into = (self.several[n].number(sizes) if n in self.several else sizes[n] for n in held.into)
-            most = min([least, *into, *([held.room] if held.room is not None else [])])
+            # As many places that all differ need that many, also where another size is smaller.
+            vector = held.targets and sizes[axis] in {sizes[n] for n in self.whole}
+            places = max(least, sizes[axis]) if vector else least
+            most = min([places, *into, *([held.room] if held.room is not None else [])])
             for name in names:
                 x = elements.contents(rng, self.types[axis], sizes[axis], most)
                 if held.targets and x.dtype.kind in "iu" and x.ndim == 1:  # no two the same

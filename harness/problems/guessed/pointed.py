@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from harness.kernels import text
-from harness.kernels.cpp import elements, extents
+from harness.kernels.cpp import elements, extents, members
 from harness.kernels.cpp.host.tensors import Encoded
 from harness.kernels.cpp.host.values import Values
 from harness.problems.protocol import Member, Struct, Table, Tensor
@@ -175,6 +175,12 @@ def limits(body: str, values: Sequence[text.Parameter], types: dict[str, Any]) -
                 if block:
                     found[block[1]] = min(length, found.get(block[1], length))
     return found
+
+
+def passed(kind: elements.Type) -> bool:
+    """Return True for what a kernel may be given by value: no bfloat16, and no array, which is a pointer."""
+    array = isinstance(kind, np.dtype) and kind.names == (members.ARRAY,)
+    return not array and "bfloat16" not in elements.numbers(kind)
 
 
 def by_value(kind: elements.Type) -> np.dtype[Any] | None:

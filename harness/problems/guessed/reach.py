@@ -23,6 +23,7 @@ _LONGEST = 2**24  # elements
 _DEEPEST, _LONG = 4, 300  # variables in each other, and characters of what they stand for
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
+_ADDED = re.compile(r"\s*([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\s*([-+]\s*\d{1,4})?\s*")
 _THREADS = re.compile(r"\s*(?:blockDim\s*\.\s*x|\w+\s*\.\s*(?:size|num_threads)\s*\(\s*\))\s*")
 _BLOCK = re.compile(r"\b(?:blockIdx|threadIdx|blockDim|gridDim)\b")
 
@@ -36,12 +37,18 @@ class Reach:
     sums: by pointer the pairs of sizes whose sum is the end of what it writes
     values: the numbers that names have which are no parameters
     items: the axes of the grid along which each block has an item, such as a row
+    shifted: by pointer how many elements there are up to the last index that adds a size to a variable
     """
 
     factors: Mapping[str, frozenset[str]]
     sums: Mapping[str, frozenset[tuple[str, str]]]
     values: Mapping[str, int]
     items: frozenset[str] = field(default_factory=frozenset)
+    shifted: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
+
+    def ends(self, pointer: str, elements: int, sizes: Mapping[str, int]) -> bool:
+        """Return True where a kernel goes as far as the last index of a pointer that adds a size, n + m."""
+        return elements <= _LONGEST and any(elements == end(sizes) for end in self.shifted.get(pointer, ()))
 
     def explains(
         self,
@@ -101,6 +108,7 @@ def of(
         sums={name: frozenset(_sums(entry.body, name, sizes)) for name in pointers},
         values={w: n for w, n in numbers.items() if n is not None and n <= _LARGEST} | {"blockDim": threads},
         items=entry.items,
+        shifted={name: tuple(_shifted(entry.body, name, sizes)) for name in pointers},
     )
 
 
@@ -142,6 +150,20 @@ def _sums(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[tuple[str, 
         for a, b in re.findall(r"\b([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\b", body):
             if a in sizes and b in sizes:
                 yield a, b
+
+
+def _shifted(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[Expr]:
+    """Yield n + m - 1 for ``x[i + m - 1]`` where i is below n, of sizes; a variable may be the index."""
+    given = extents.assigned(body)
+    for place in extents.places(body, pointer):
+        name = place.strip()
+        for index in [value for value in given.get(name, ()) if not value.strip().isdecimal()] or [name]:
+            if (added := _ADDED.fullmatch(index)) is None:
+                continue
+            for i, m in ((added[1], added[2]), (added[2], added[1])):
+                guards = re.findall(rf"\b{i}\s*(?:<|>=)\s*(\w+)\b(?!\s*[-+*/%.(\[])", body)
+                for n in {*guards} & {*sizes} if m in sizes else ():
+                    yield Expr.parse(f"{n} + {m} {added[3] or '+ 0'}")
 
 
 def ends(body: str, pointer: str) -> Iterator[Expr]:

@@ -253,6 +253,7 @@ def ragged(
     *,
     tight: bool = False,
     tile: int = 0,
+    threads: int = 0,
 ) -> list[dict[str, int]]:
     """Return other sizes for a text that guards its indices, no multiples of its blocks; or nothing.
 
@@ -261,7 +262,8 @@ def ragged(
     and is as long as the longest. Nothing is returned where a size may have to be a multiple: the text
     divides one or goes through one in tiles, or more is known of one than the number that is `usual` for
     all. Where it or what is `called` with it reads vectors or shuffles, those alone change that a warp
-    compares as a whole, such as rows. One of one dimension does where `tile` elements of a block divide it.
+    compares as a whole, such as rows. One of one dimension does where `tile` elements of a block divide it,
+    or where these are several for each of its `threads`: then some of the last block's have none.
     With strides of `layouts` there are equal ones, too, at which the end of each row is that of the array;
     these alone where such an array has no more room, `tight`.
     """
@@ -289,7 +291,10 @@ def ragged(
     if _MATRICES.search(called) or size <= _FEW:
         return []
     if depth < 2:
-        return [{**usual, **dict.fromkeys(free, size - _APART[1])}] if tile > 1 and not size % tile else []
+        others = [size - _APART[1]] if tile > 1 and not size % tile else []
+        if tile > threads > 1 and size % tile >= threads:
+            others.append(size - size % tile + 3 * threads // 4 - 1)
+        return [{**usual, **dict.fromkeys(free, n)} for n in others]
     least = size - size // 4 - (size - size // 4) % 4 + 2
     if whole:
         rows = zip((n for n in usual if n in free), itertools.cycle(_APART))

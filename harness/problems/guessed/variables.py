@@ -210,7 +210,7 @@ def of(kernel: Kernel, entry: text.Entry, called: str) -> Constants:
 
     Those whose parts are not among its parameters, as of a kernel that a macro makes, stay zero.
     """
-    seen = calls.seen(calls.own(kernel), tuple(includes.of(kernel).own.values()))
+    seen = calls.seen(calls.own(kernel), includes.of(kernel).read)
     own = {p.name for p in entry.parameters if p.constant}
     known = [
         (v, parts)

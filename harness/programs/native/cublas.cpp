@@ -7,6 +7,7 @@ using namespace harness;
 namespace
 {
 enum { F32 = 0, F64 = 1, F16 = 2 };  // cudaDataType
+int mathMode;
 
 template <typename... T> int blas(const char* name, const void* caller, const T&... given)
 {
@@ -60,7 +61,16 @@ int cublasLtCreate(void** to) { return cublasCreate_v2(to); }
 FINE(cublasDestroy_v2, void*)
 FINE(cublasLtDestroy, void*)
 int cublasSetStream_v2(void* h, cudaStream_t stream) { return blas("a stream of cublas", CALLER, h, stream); }
-FINE(cublasSetMathMode, void*, int)
+int cublasSetMathMode(void*, int mode)
+{
+    mathMode = mode;  // products are the same in all
+    return 0;
+}
+int cublasGetMathMode(void*, int* to)
+{
+    *to = mathMode;
+    return 0;
+}
 FINE(cublasSetAtomicsMode, void*, int)
 FINE(cublasSetPointerMode_v2, void*, int)  // an address says itself whose it is
 FINE(cublasSetWorkspace_v2, void*, void*, size_t)

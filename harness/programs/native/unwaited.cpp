@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstring>
 
 namespace
 {
@@ -25,10 +26,14 @@ int protectedRanges;
 Touch touches[MOST];
 std::atomic<int> touched;
 struct sigaction before;
+Range moved;  // pages that are being shared with the device, or were last
+std::atomic<bool> moves;
+std::atomic<int> late;  // faults that came before the move was over, and are looked at behind it: so many at most
 
 void fault(int, siginfo_t* info, void*)
 {
     auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+    if (address >= moved.start && address < moved.end && (moves || late-- > 0)) return;  // it is tried again
     for (int i = 0; i < protectedRanges; ++i) {
         auto [start, end] = ranges[i];
         if (address < start || address >= end) continue;
@@ -54,6 +59,19 @@ void harness_watch()
     how.sa_sigaction = fault;
     how.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigaction(SIGSEGV, &how, &before);
+}
+
+// Let pages of the host's be pages of a file, seen at `alias`, too. Other threads that write to them wait.
+int harness_share(uintptr_t first, size_t size, uintptr_t alias, size_t file, size_t place)
+{
+    auto pages = reinterpret_cast<void*>(first);
+    moved = {first, first + size}, late = 1000, moves = true;
+    mprotect(pages, size, PROT_READ);
+    memcpy(reinterpret_cast<void*>(alias), pages, size);
+    auto found = mmap(pages, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, static_cast<int>(file), place);
+    if (found != pages) mprotect(pages, size, PROT_READ | PROT_WRITE);
+    moves = false;
+    return found != pages;
 }
 
 // Host code may read it, if `readable`, and not write it.

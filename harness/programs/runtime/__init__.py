@@ -51,7 +51,7 @@ class Runtime:
         called: Sequence[str],
     ) -> None:
         self._places, self._tell = places, tell
-        memory = DeviceMemory()
+        memory = DeviceMemory(native)
         native.harness_thread.restype = ctypes.c_ulong
         clocks = Clocks(native.harness_thread, of_threads=any(name.endswith(_OF_THREADS) for name in called))
         watching = any(name.startswith(_SEVERAL) or name.endswith(_OF_THREADS) for name in called)

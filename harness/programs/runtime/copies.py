@@ -6,7 +6,7 @@ from harness.errors import EmulatorError
 from harness.programs.places import Places
 from harness.programs.runtime import host
 from harness.programs.runtime.host import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
-from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, DeviceMemory
+from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, SHARED, DeviceMemory
 from harness.programs.runtime.order.operations import Operations
 from harness.programs.runtime.order.unwaited import Guard
 from harness.programs.runtime.registered import Registered
@@ -96,7 +96,8 @@ class Copies:
             self._memory.share(address, size, caller)
 
     def cudaHostUnregister(self, caller: int, address: int) -> None:
-        """Take nothing back."""
+        """Let kernels reach it no more."""
+        self._memory.unshare(address)
 
     def cudaHostGetDevicePointer(self, caller: int, to: int, address: int, flags: int) -> None:
         found = address if self._memory.ours(address) else self._memory.shared(address)
@@ -111,7 +112,7 @@ class Copies:
     def the_kind_of_memory(self, caller: int, address: int) -> int:
         """Return cudaMemoryType: unregistered, host, device or managed."""
         found = self._memory.at(address) if self._memory.ours(address) else None
-        return 0 if found is None else {HOST: 1, MANAGED: 3}.get(found.kind, 2)
+        return 0 if found is None else {HOST: 1, SHARED: 1, MANAGED: 3}.get(found.kind, 2)
 
     # -- copies
 

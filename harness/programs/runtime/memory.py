@@ -2,7 +2,7 @@
 
 All of it lies in one range of addresses from `GLOBAL_BASE` on, which host code sees, too. What only the
 device may touch is protected there: host code that reads it ends by SIGSEGV, as with a GPU. There is a second
-mapping of the same bytes, for harness.
+mapping of the same bytes, for harness. Pages of the host's own that it registers become some of this memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 import fcntl
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,8 +24,10 @@ from harness.programs.places import Places
 
 SIZE = 1 << 38  # bytes of addresses; memory is taken as it is written
 DEVICE, HOST, MANAGED, VARIABLE, ARRAY = "device", "host", "managed", "variable", "array"
+SHARED = "shared"
 _PROT_NONE, _PROT_BOTH = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED_NOREPLACE, _MAP_NORESERVE, _MAP_FIXED, _PAGE = 0x100000, 0x4000, 0x10, mmap.PAGESIZE
+_WINDOW = 1 << 30  # bytes of the host's addresses whose pages keep their distances here
 _FREED = 64  # allocations that were freed, of which accesses are told as such
 _PUNCH = getattr(mmap, "MADV_REMOVE", 9)
 
@@ -34,7 +36,8 @@ _PUNCH = getattr(mmap, "MADV_REMOVE", 9)
 class Allocation:
     """What one call allocated.
 
-    kind: ``device``, ``host`` (page-locked), ``managed``, ``variable`` or ``array``, what textures read
+    kind: ``device``, ``host`` (page-locked), ``managed``, ``variable``, ``array``, what textures read, or
+        ``shared``, the host's own that is registered
     name: its name in findings
     written: a 1 for each byte that something wrote; None where all of them count as written
     caller: where host code asked for it
@@ -74,7 +77,7 @@ def _file(name: str) -> int:
 class DeviceMemory:
     """Allocations by address. Raises EmulatorError if the addresses are taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: ctypes.CDLL) -> None:
         self._files = [_file("harness-device"), _file("harness-flags")]
         self._known = [os.fstat(file) for file in self._files]
         self._maps = [mmap.mmap(file, SIZE, mmap.MAP_SHARED | _MAP_NORESERVE) for file in self._files]
@@ -92,7 +95,8 @@ class DeviceMemory:
         self._allocations: list[Allocation] = []
         self._freed: list[Allocation] = []
         self._top = GLOBAL_BASE + GAP
-        self._shared: dict[int, Allocation] = {}  # by where host code has them
+        self._move = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 5)(("harness_share", native))
+        self._windows: dict[int, int] = {}  # where those of the host are here, by number
         self.used = 0
         self.log: list[tuple[int, int, int, bool]] = []  # what the operation that runs has touched
         self._numbers = 0  # of allocations that were given a name
@@ -114,23 +118,52 @@ class DeviceMemory:
         return found
 
     def share(self, address: int, size: int, caller: int) -> None:
-        """Let the pages of host memory lie in an allocation, too: one piece of memory at two addresses."""
+        """Let host memory be an allocation, too, and its pages lie at two addresses.
+
+        The device has these bytes only: what else is in the pages changes while a kernel runs.
+        """
         first, end = address // _PAGE * _PAGE, -(-(address + size) // _PAGE) * _PAGE
-        found = self.allocate(end - first, HOST, "", caller)
-        if found is None:
-            raise EmulatorError(f"no room for {size:,} bytes of the host's")
-        ctypes.memmove(self.pointer(found.start), first, end - first)
-        flags, place = mmap.MAP_SHARED | _MAP_FIXED, found.start - GLOBAL_BASE
-        if self._libc.mmap(first, end - first, _PROT_BOTH, flags, self._files[0], place) != first:
+        here = self._window(first, end)
+        start = here + address - first
+        self._libc.mprotect(here, end - first, _PROT_BOTH)
+        if self._move(first, end - first, self.pointer(here), self._files[0], here - GLOBAL_BASE):
             raise EmulatorError(f"{size:,} bytes of the host's cannot be reached by kernels")
-        self._shared[first] = found
+        self._forget(lambda one: one.start < start + size and start < one.end)
+        found = Allocation(start=start, size=size, kind=SHARED, name="", written=None, caller=caller)
+        place = bisect.bisect(self._starts, start)
+        self._starts.insert(place, start)
+        self._allocations.insert(place, found)
+
+    def _window(self, first: int, end: int) -> int:
+        """Return where a range of the host's addresses is here: neighbours there are neighbours here."""
+        numbers = range(first // _WINDOW, (end - 1) // _WINDOW + 1)
+        if not any(number in self._windows for number in numbers):
+            if self._top + (room := len(numbers) * _WINDOW) + GAP > GLOBAL_BASE + SIZE:
+                raise EmulatorError("no room for more of the host's memory")
+            self._windows |= {number: self._top + i * _WINDOW for i, number in enumerate(numbers)}
+            self._top += room + GAP
+        places = {self._windows.get(number, 0) - number * _WINDOW for number in numbers}
+        if len(places) > 1:
+            raise EmulatorError(f"{end - first:,} bytes of the host's are in part where others were")
+        return places.pop() + first
+
+    def unshare(self, address: int) -> None:
+        """Take what was shared from the device."""
+        start = self.shared(address)
+        self._forget(lambda one: one.start == start)
+
+    def _forget(self, which: Callable[[Allocation], bool]) -> None:
+        """Forget shared memory, which stays where it is: it is the host's."""
+        for one in [one for one in self._allocations if one.kind == SHARED and which(one)]:
+            place = self._allocations.index(one)
+            del self._starts[place], self._allocations[place]
+            self._freed.append(replace(one, freed=True))
 
     def shared(self, address: int) -> int:
         """Return where kernels find an address of host memory that is shared; 0 if it is not."""
-        for first, one in self._shared.items():
-            if first <= address < first + one.size:
-                return one.start + address - first
-        return 0
+        window = self._windows.get(address // _WINDOW)
+        found = None if window is None else self.at(window + address % _WINDOW)
+        return 0 if window is None or found is None or found.kind != SHARED else window + address % _WINDOW
 
     def heap(self) -> None:
         """Have the memory that kernels' malloc takes from, which stays from launch to launch."""
@@ -140,7 +173,7 @@ class DeviceMemory:
     def free(self, start: int) -> Allocation | None:
         """Take an allocation back; None if none begins there. Its addresses are not used again."""
         found = self.at(start)
-        if found is None or found.start != start:
+        if found is None or found.start != start or found.kind == SHARED:
             return None
         if found.lasting:
             return found
@@ -248,9 +281,10 @@ class DeviceMemory:
             if one.written is not None and one.written[-1] and one.written.all():
                 one.written = None
             size = one.size if self.at(one.start) is one else 0
+            unit = 1 if (one.start | size) % grain else grain
             found.append(
                 Buffer(
-                    array=self.view(one.start, size).view("u1" if size % grain else f"u{grain}"),
+                    array=self.view(one.start, size).view(f"u{unit}"),
                     name=ours.get(one.start, one.label),
                     initialised=one.written is None,
                     written=one.written,

@@ -12,7 +12,7 @@ from harness.kernels.expr import Expr, ExprError
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+([^\n]*)$", re.MULTILINE)
 _GIVEN = re.compile(r"(?<![.>\w])([A-Za-z_]\w*)\s*(?:(=)(?!=)|(?:[-+*/%|&^]|<<|>>)=|\+\+|--)")
-_ASKED = re.compile(r"\bcu(?:da)?(?:Device|Func|Get|Occupancy)\w*\s*\(\s*&\s*(\w+)")  # of the GPU at hand
+_ASKED = re.compile(r"\bcu(?:da)?(?:(?:Device|Func|Get|Occupancy)\w*\s*\(|MallocPitch\([^,;]*,)\s*&\s*(\w+)")
 _CALL = re.compile(r"\b(?!cu(?:da)?[A-Z])[A-Za-z_]\w*\s*\((?=[^;{}]*&)")
 _DIM3 = re.compile(r"\bdim3\s+(?:const\s+)?([^;]{1,300});")
 _BRACED = re.compile(r"\bconst(?:expr)?\s+[\w\s:]*?\b(\w+)\s*\{([^{};]+)\}\s*;")

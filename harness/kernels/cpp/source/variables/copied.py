@@ -23,16 +23,20 @@ _LOOP = (  # that counts from a number to another one
     r"\bfor\s*\(\s*(?:[A-Za-z_]\w*\s+){0,2}?(\w+)\s*=\s*([^;]+);\s*\1\s*(<=?)\s*([^;]+);"
     r"\s*(?:\+\+\s*\1|\1\s*\+\+)\s*\)\s*\{?\s*"
 )
+_DATA = re.compile(r"\s*\.\s*data\s*\(\s*\)\s*\Z")  # of std::array, ``steps.data()``
 _DEEPEST, _WAYS, _LONGEST = 6, 4, 4096  # calls in each other, frames of a copy, and elements of a list
 
 Written = tuple[Frame, str]  # an expression, and where it stands
 
 
 class Copies:
-    """The copies of a text to the variables of its device code, by their names."""
+    """The copies of a text to the variables of its device code, by their names.
 
-    def __init__(self, code: Host, names: Sequence[str]) -> None:
-        self._code = code
+    headers: blank texts that may have the arrays that are copied
+    """
+
+    def __init__(self, code: Host, names: Sequence[str], headers: Sequence[str] = ()) -> None:
+        self._code, self._headers = code, headers
         self._made: dict[str, list[tuple[int, str]]] = {}
         addresses = {base(to): base(of) for _, (to, of) in self._calls(_ADDRESS, 2)}
         calls = [(at, base(given[0]), given) for at, given in self._calls(_TO, 3)]
@@ -40,7 +44,8 @@ class Copies:
         for at, name, given in calls:
             whole = "ToSymbol" not in code.plain[at : at + 20] or not given[3:] or given[3].strip() == "0"
             if name in names:
-                self._made.setdefault(name, []).append((at, given[1] if whole else ""))
+                source = _DATA.sub("", given[1]) if whole else ""
+                self._made.setdefault(name, []).append((at, source))
 
     def _calls(self, pattern: re.Pattern[str], least: int) -> Iterator[tuple[int, list[str]]]:
         """Yield (place, arguments) of the calls of a function with that many arguments or more."""
@@ -83,7 +88,7 @@ class Copies:
             return _listed(value[0], value[1])
         if part.path or not source[1].isidentifier():
             return []
-        return _initial(*source) or _looped(*source, part.count)
+        return _initial(*source, self._headers) or _looped(*source, part.count)
 
 
 def _from(frame: Frame, written: str) -> Written:
@@ -124,10 +129,10 @@ def _member(frame: Frame, name: str, variable: Variable, path: str) -> Written |
     return frame.host.frames(place)[0], elsewhere[0][1].strip()
 
 
-def _initial(frame: Frame, name: str) -> list[Written]:
+def _initial(frame: Frame, name: str, headers: Sequence[str]) -> list[Written]:
     """Return the list that an array begins with, ``int h[3] = {1, 2, 3};``."""
     pattern = re.compile(rf"\b{name}\s*(?:\[[^]]*\]\s*)*(?:=\s*)?\{{")
-    for whole in (_around(frame), frame.host.plain):
+    for whole in (_around(frame), frame.host.plain, *headers):
         if found := [*pattern.finditer(whole)]:
             opened = found[-1].end() - 1
             return _listed(frame, whole[opened : text.closing(whole, opened) + 1])

@@ -74,7 +74,7 @@ def _with_constants(texts: Sequence[str], reached: Callable[[str], str]) -> Seen
     if not found:
         return Seen(tuple(texts))
     code = host(texts[0])
-    copies = Copies(code, [*found])
+    copies = Copies(code, [*found], plain[1:])
     used = {
         entry.name.partition("<")[0].rpartition("::")[2]: tuple(_used(entry, found, reached))
         for entry in text.entries(texts[0])
