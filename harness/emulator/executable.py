@@ -87,8 +87,14 @@ class Executable:
 
     @functools.cached_property
     def relying(self) -> frozenset[int]:
-        """Return the strong reads of data, by index."""
+        """Return the strong reads of data in global memory, by index."""
         return relying(self)
+
+    @functools.cached_property
+    def volatile(self) -> frozenset[int]:
+        """Return the volatile reads of data in shared memory, by index."""
+        entries = self.entry.instructions
+        return frozenset(i for i in relying(self, "shared") if "volatile" in entries[i].opcode)
 
     @functools.cached_property
     def contended(self) -> tuple[Source, ...]:

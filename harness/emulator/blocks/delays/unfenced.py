@@ -273,11 +273,12 @@ def together(*orders: Order) -> None:
         order.state = replace(order.state, now=now)
 
 
-def relying(code: Executable) -> frozenset[int]:
-    """Return the strong reads, by index, of data: no branch and no mask depends on what they read.
+def relying(code: Executable, space: str = "global") -> frozenset[int]:
+    """Return the strong reads of a space, by index, of data: no branch and no mask depends on what they read.
 
-    That is by way of registers alone. Of atomics those count that put a constant there, or add 0, and return
-    what was there before.
+    That is by way of registers alone, and of no other read at the same address: who has polled a place may
+    read it again. Of atomics those count that put a constant there, or add 0, and return what was there
+    before.
     """
     entries = code.entry.instructions
     registers: set[int] = set()
@@ -294,12 +295,16 @@ def relying(code: Executable) -> frozenset[int]:
             if ins.opcode[0] not in _OTHERS and not registers.isdisjoint(writes):
                 registers |= reads
     wanted = frozenset().union(*(code.registers_of(ins.index)[0] for ins in entries))
-    found = set()
+    found, polled = set(), set()
     for ins in entries:
         result = code.registers_of(ins.index)[1]
-        reading = ins.opcode[0] in ("ld", "atom") and semantics(ins).strong and "global" in spaces_of(ins)
-        if reading and result & wanted and registers.isdisjoint(result):
-            last = ins.operands[-1]
-            if ins.opcode[0] == "ld" or ("exch" in ins.opcode and last.isdecimal()) or last == "0":
-                found.add(ins.index)
-    return frozenset(found)
+        if ins.opcode[0] not in ("ld", "atom") or not semantics(ins).strong or space not in spaces_of(ins):
+            continue
+        last = ins.operands[-1]
+        if not registers.isdisjoint(result):
+            polled.add(ins.operands[1])
+        elif result & wanted and (
+            ins.opcode[0] == "ld" or ("exch" in ins.opcode and last.isdecimal()) or last == "0"
+        ):
+            found.add(ins.index)
+    return frozenset(index for index in found if entries[index].operands[1] not in polled)
