@@ -32,6 +32,7 @@ class Brought:
     faults: (text, what replaces it), each of which is found by some order: a finding, wrong numbers or a hang
     missed: faults that no order shows
     units: it has asynchronous units; headers: it includes those of CUDA, which take seconds to compile
+    unordered: who comes first decides where elements are
     """
 
     name: str
@@ -43,6 +44,7 @@ class Brought:
     shared: int = 0
     units: bool = False
     headers: bool = False
+    unordered: bool = False
     tolerance: float = 1e-5
 
     @property
@@ -88,6 +90,8 @@ def outcomes(kernel: Brought, source: str) -> Iterator[tuple[str, set[str]]]:
             continue
         wrong = {f.kind for f in found.findings}
         near = {"rtol": kernel.tolerance, "atol": kernel.tolerance}
+        if kernel.unordered:
+            wanted = [(np.sort(array), np.sort(values)) for array, values in wanted]
         if not all(np.allclose(array, values, **near) for array, values in wanted):
             wrong.add("wrong numbers")
         yield schedule, wrong
