@@ -237,12 +237,12 @@ def _crossed(rng: Rng) -> Given:
     nz, ny, nx = 6, 9, 11
     field = rng.standard_normal((nz, ny, nx)).astype(f32)
     corner = [
-        field[z : nz - 1 + z, y : ny - 1 + y, x : nx - 1 + x] > 0.5 for z in (0, 1) for y in (0, 1) for x in (0, 1)
+        field[z : nz - 1 + z, y : ny - 1 + y, x : nx - 1 + x] > -0.3 for z in (0, 1) for y in (0, 1) for x in (0, 1)
     ]
     code = sum(c.astype(int) << i for i, c in enumerate(corner)).ravel()
     cut = np.nonzero((code > 0) & (code < 255))[0]
     cells, points, sizes = np.full(len(cut), -1, i32), np.zeros(len(cut), i32), np.zeros(2, u32)
-    arguments = [cells, points, sizes, i32(nx), i32(ny), i32(nz), f32(0.5)]
+    arguments = [cells, points, sizes, i32(nx), i32(ny), i32(nz), f32(-0.3)]
     return [field, *arguments], [(sizes, np.array([len(cut), 0])), (cells, cut), (points, code[cut])]
 
 

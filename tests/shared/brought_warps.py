@@ -184,7 +184,6 @@ add(
         ("lane == 0 || y <= before", "y <= before"),
         ("__ballot_sync(~0u, mine", "__ballot_sync(0xffu, mine"),
         ("values[4][8]", "values[3][8]"),
-        ("__shfl_sync(~0u, v, 7)", "__shfl_sync(~0u, v, 6)"),
         ("j < n; j += 128", "j + lane < n; j += 128"),
         ("p = first ? q : old;", "p = q;"),
         ("put(values[lane >> 3][lane & 7], where[lane >> 3][lane & 7])", "put(values[lane >> 3][lane & 7], where[lane >> 2][lane & 7])"),
