@@ -15,7 +15,9 @@ from harness.emulator.blocks.straight import Straight, straight
 from harness.emulator.decode import Decoder
 from harness.emulator.hopper.order.races import narrowest
 from harness.emulator.hopper.wgmma.warpgroup import used
+from harness.emulator.ptx.declarations import Variable
 from harness.emulator.ptx.module import parse
+from harness.emulator.ptx.pointers import pointed
 from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.findings import Source
 from harness.emulator.watch.knowledge import orders
@@ -74,6 +76,11 @@ class Executable:
     def registers_of(self, pc: int) -> tuple[frozenset[int], frozenset[int]]:
         """Return the registers that an instruction reads and writes, by number."""
         return self._registers[pc]
+
+    @functools.cached_property
+    def pointed(self) -> dict[int, Variable]:
+        """Return the variable that an access to static shared memory means, by index."""
+        return pointed(self.entry)
 
     @functools.cached_property
     def slice(self) -> Slice:

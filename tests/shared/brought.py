@@ -19,8 +19,14 @@ Rng = np.random.Generator
 Given = tuple[list[Any], list[tuple[np.ndarray, np.ndarray]]]
 # What `check` runs a kernel in, by whether it has asynchronous units: schedules, with a look for fences or not.
 ORDERS = {
-    False: (("lockstep", True), ("backward", False), ("delayed", False), ("held", False)),
-    True: (("late", True), ("late", False), ("early", False)),
+    False: (
+        ("lockstep", False),
+        ("backward", False),
+        ("delayed", False),
+        ("held", False),
+        ("lockstep", True),
+    ),
+    True: (("late", False), ("early", False), ("late", True)),
 }
 
 

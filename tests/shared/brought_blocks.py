@@ -93,7 +93,7 @@ add(
 
 def _hashed(rng: Rng) -> Given:
     keys, values = rng.integers(1, 60, 500).astype(u32), rng.integers(-9, 9, 500).astype(i32)
-    found, room = np.zeros(60, i32), 67
+    found, room = np.zeros(60, i32), 61
     done = np.zeros(1, u32)
     arguments = [keys, values, np.zeros(room, u32), np.zeros(room, i32), done, found, i32(500), i32(room)]
     return arguments, [(found, np.bincount(keys, values, 60)), (done, np.zeros(1))]
@@ -109,7 +109,10 @@ add(
         ("  __threadfence();\n  __syncthreads();\n", "  __threadfence();\n"),
         ("  __syncthreads(); // last\n", ""),
         ("atomicAdd(&sums[at], values[i])", "sums[at] += values[i]"),
-        ("unsigned old = atomicCAS(&slots[at], 0u, key);", "unsigned old = slots[at]; if (!old) slots[at] = key;"),
+        (
+            "unsigned old = atomicCAS(&slots[at], 0u, key);",
+            "unsigned old = slots[at]; if (!old) slots[at] = key;",
+        ),
         ("if (old == 0 || old == key) break;", "if (old == 0) break;"),
         ("at + 1 == room ? 0 : at + 1", "at + 1"),
         ("if (i < n) {", "if (i <= n) {"),
@@ -176,7 +179,10 @@ add(
         ("    __syncthreads(); // emptied\n", ""),
         ("    __syncthreads(); // listed\n", ""),
         ("    __syncthreads(); // placed\n", ""),
-        ("atomicCAS(&levels[ends[e]], -1, level + 1) == -1", "levels[ends[e]] == -1 && (levels[ends[e]] = level + 1)"),
+        (
+            "atomicCAS(&levels[ends[e]], -1, level + 1) == -1",
+            "levels[ends[e]] == -1 && (levels[ends[e]] = level + 1)",
+        ),
         ("sizes[(level + 2) % 3] = 0", "sizes[(level + 1) % 3] = 0"),
         ("e < rows[v + 1]", "e <= rows[v + 1]"),
     ),

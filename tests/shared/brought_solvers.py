@@ -87,7 +87,9 @@ def _convolved(rng: Rng) -> Given:
     x, k = whole(rng, c, h, w), whole(rng, f, c, 3, 3)
     y, p = np.zeros((f, h, w), f32), np.pad(x, ((0, 0), (1, 1), (1, 1)))
     wanted = sum(
-        np.einsum("fc,chw->fhw", k[:, :, i, j], p[:, i : i + h, j : j + w]) for i in range(3) for j in range(3)
+        np.einsum("fc,chw->fhw", k[:, :, i, j], p[:, i : i + h, j : j + w])
+        for i in range(3)
+        for j in range(3)
     )
     return [x, k, y, *(i32(n) for n in (c, h, w, f, h, w))], [(y, wanted)]
 
@@ -237,7 +239,10 @@ def _crossed(rng: Rng) -> Given:
     nz, ny, nx = 6, 9, 11
     field = rng.standard_normal((nz, ny, nx)).astype(f32)
     corner = [
-        field[z : nz - 1 + z, y : ny - 1 + y, x : nx - 1 + x] > -0.3 for z in (0, 1) for y in (0, 1) for x in (0, 1)
+        field[z : nz - 1 + z, y : ny - 1 + y, x : nx - 1 + x] > -0.3
+        for z in (0, 1)
+        for y in (0, 1)
+        for x in (0, 1)
     ]
     code = sum(c.astype(int) << i for i, c in enumerate(corner)).ravel()
     cut = np.nonzero((code > 0) & (code < 255))[0]

@@ -149,7 +149,10 @@ add(
         ("  cluster.sync(); // counted\n", ""),
         ("  cluster.sync(); // counted\n", "  __syncthreads();\n"),
         ("min(max(x[i], 0), many - 1)", "min(max(x[i], 0), many + 1)"),
-        ("atomicAdd(cluster.map_shared_rank(mine, b / each) + b % each, 1)", "(*(cluster.map_shared_rank(mine, b / each) + b % each))++"),
+        (
+            "atomicAdd(cluster.map_shared_rank(mine, b / each) + b % each, 1)",
+            "(*(cluster.map_shared_rank(mine, b / each) + b % each))++",
+        ),
         ("(many + 1) / 2", "many / 2"),
         ("mine[j] = 0;", "mine[j] += 0;"),
         ("i < n; i +=", "i <= n; i +="),
@@ -181,7 +184,10 @@ add(
         ("wait(&full[s], i / 3 & 1)", "wait(&full[s], i & 1)"),
         ("init(&empty[s], 2)", "init(&empty[s], 1)"),
         ("        else arrive(&full[s]);\n", ""),
-        ("        lengths[s] = n;\n        if (n) { expect(&full[s], n * 4);", "        if (n) { expect(&full[s], n * 4); lengths[s] = n;"),
+        (
+            "        lengths[s] = n;\n        if (n) { expect(&full[s], n * 4);",
+            "        if (n) { expect(&full[s], n * 4); lengths[s] = n;",
+        ),
         ('      asm volatile("bar.sync 1, 64;" ::: "memory"); // parts\n', ""),
         ('      asm volatile("bar.sync 1, 64;" ::: "memory"); // free\n', ""),
         ("j < n ? ring", "j <= n ? ring"),

@@ -55,7 +55,10 @@ add(
         ('"n"(STAGES - 2)', '"n"(STAGES - 1)'),
         ("fetch(step + STAGES - 1);\n", "fetch(step + STAGES);\n"),
         ("at < m && step < steps ?", "step < steps ?"),
-        ("int left = at < m && step < steps ? min(16, max(0, (n - j) * 4)) : 0;", "int left = at < m && step < steps ? 16 : 0;"),
+        (
+            "int left = at < m && step < steps ? min(16, max(0, (n - j) * 4)) : 0;",
+            "int left = at < m && step < steps ? 16 : 0;",
+        ),
         ("left ? a + (long long)at * pitch + j : a", "a + (long long)at * pitch + j + 1"),
         ('    asm volatile("cp.async.commit_group;" ::: "memory");\n', ""),
         ("part == 0 && at < m", "part == 0"),
@@ -186,7 +189,10 @@ add(
         ("values[4][8]", "values[3][8]"),
         ("j < n; j += 128", "j + lane < n; j += 128"),
         ("p = first ? q : old;", "p = q;"),
-        ("put(values[lane >> 3][lane & 7], where[lane >> 3][lane & 7])", "put(values[lane >> 3][lane & 7], where[lane >> 2][lane & 7])"),
+        (
+            "put(values[lane >> 3][lane & 7], where[lane >> 3][lane & 7])",
+            "put(values[lane >> 3][lane & 7], where[lane >> 2][lane & 7])",
+        ),
     ),
 )
 
@@ -196,7 +202,9 @@ def _nibbles(rng: Rng) -> Given:
     q = rng.integers(0, 16, (n, words * 8))
     groups = words // 4
     zeros = rng.integers(0, 16, (n, groups + 1))
-    packed = (q.reshape(n, words, 8).astype(np.uint64) << 4 * np.arange(8, dtype=np.uint64)).sum(2).astype(u32)
+    packed = (
+        (q.reshape(n, words, 8).astype(np.uint64) << 4 * np.arange(8, dtype=np.uint64)).sum(2).astype(u32)
+    )
     pairs = (zeros[:, ::2] | zeros[:, 1::2] << 4).astype(u8)
     scales, x, y = whole(rng, n, groups), whole(rng, words * 8), np.zeros(n, f32)
     full = (q - np.repeat(zeros[:, :groups], 32, 1)) * np.repeat(scales, 32, 1)
@@ -236,7 +244,16 @@ def _scaled(rng: Rng) -> Given:
     m, n, k = 21, 19, 148
     a, b = rng.integers(-8, 9, (m, k)), rng.integers(-8, 9, (n, k))
     sa, sb, c = 2.0 ** rng.integers(-2, 3, m), 2.0 ** rng.integers(-2, 3, n), np.zeros((m, n), f32)
-    arguments = [_eight_bits(a), _eight_bits(b), sa.astype(f32), sb.astype(f32), c, i32(m), i32(n), i32(k // 4)]
+    arguments = [
+        _eight_bits(a),
+        _eight_bits(b),
+        sa.astype(f32),
+        sb.astype(f32),
+        c,
+        i32(m),
+        i32(n),
+        i32(k // 4),
+    ]
     return arguments, [(c, (a @ b.T) * sa[:, None] * sb)]
 
 

@@ -38,7 +38,6 @@ from harness.emulator.watch.knowledge import (
     semantics,
 )
 from harness.emulator.watch.order import Order, State
-from harness.emulator.watch.shadow import READ as PLAIN
 from harness.emulator.watch.shadow import (
     BLOCK_WRITE,
     CLUSTER_WRITE,
@@ -49,6 +48,7 @@ from harness.emulator.watch.shadow import (
     Watched,
     kind_of,
 )
+from harness.emulator.watch.shadow import READ as PLAIN
 from harness.emulator.watch.touches import ATOMIC, READ, Reach
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class RaceWatch:
             thread, column, grid, cells = thread[::-1], column[::-1], grid[::-1], cells[::-1]
         whole = Lanes(cells, grid, thread, column, state.now[column])
         access = kind_of(meaning, kind != READ)
-        if not name and ins.index in self._launch.code.volatile:  # of data: it has to be ordered as a plain one
+        if not name and ins.index in self._launch.code.volatile:  # data, to be ordered as if read plainly
             access = PLAIN
         words = range(max(1, size // watched.grain))
         threads, clusters = self._launch.threads, self.knowledge.clusters
