@@ -121,7 +121,9 @@ def test_lanes_that_read_and_write_at_once_race() -> None:
     body = """
   s[t] = v;
   __syncthreads();
-  if (t < 32) { s[t] += s[t + 32]; SYNC s[t] += s[t + 16]; SYNC s[t] += s[t + 8]; SYNC if (t == 0) out[0] = s[0]; }
+  if (t < 32) {
+    s[t] += s[t + 32]; SYNC s[t] += s[t + 16]; SYNC s[t] += s[t + 8]; SYNC
+    if (t == 0) out[0] = s[0]; }
 }"""
     for sync in ("", "__syncwarp();"):
         told = found(body.replace("SYNC", sync), False)

@@ -17,7 +17,7 @@ from shared.emulator_kernels import compile_ptx
 FOLDER = Path(__file__).parents[1] / "data" / "brought"
 Rng = np.random.Generator
 Given = tuple[list[Any], list[tuple[np.ndarray, np.ndarray]]]
-# What `check` runs a kernel in, by whether it has asynchronous units: schedules, with a look for fences or not.
+# What `check` runs a kernel in, by whether it has asynchronous units: schedules, and a look for fences.
 ORDERS = {
     False: (
         ("lockstep", False),
@@ -76,7 +76,7 @@ def whole(rng: Rng, *shape: int, high: int = 9) -> np.ndarray:
 
 
 def outcomes(kernel: Brought, source: str) -> Iterator[tuple[str, set[str]]]:
-    """Yield, order by order, its schedule and what is wrong with a kernel: kinds of findings, or its numbers."""
+    """Yield, order by order, its schedule and what is wrong: kinds of findings, or numbers."""
     ptx = compile_ptx(source, "compute_90a", *styles.includes(kernel))  # type: ignore[arg-type]
     for schedule, fences in ORDERS[kernel.units]:
         arguments, wanted = kernel.make(np.random.default_rng(5))

@@ -93,7 +93,7 @@ add(
 
 def _hashed(rng: Rng) -> Given:
     keys, values = rng.integers(1, 60, 500).astype(u32), rng.integers(-9, 9, 500).astype(i32)
-    found, room = np.zeros(60, i32), 61
+    found, room = np.zeros(60, i32), 59
     done = np.zeros(1, u32)
     arguments = [keys, values, np.zeros(room, u32), np.zeros(room, i32), done, found, i32(500), i32(room)]
     return arguments, [(found, np.bincount(keys, values, 60)), (done, np.zeros(1))]
@@ -133,9 +133,10 @@ add(
     make=_stolen,
     grid=(1,),
     block=(128,),
+    # In the run whoever steals has seen what the owner has written since.
+    missed=(("__threadfence_block(); atomicExch", "atomicExch"),),
     faults=(
         ("    __syncwarp(); // filled\n", ""),
-        ("__threadfence_block(); atomicExch", "atomicExch"),
         ("atomicExch(&mine->bottom, n)", "mine->bottom = n"),
         ("      __threadfence_block(); // seen\n", ""),
         ("atomicCAS(&from->top, top, top + 1) != top", "(from->top = top + 1) == 0"),
@@ -169,12 +170,13 @@ add(
     make=_searched,
     grid=(3,),
     block=(32,),
+    # A barrier of the block is taken for the reader's fence.
+    missed=(("    __threadfence(); // gone\n", ""),),
     faults=(
         ("  __syncthreads(); // before\n", ""),
         ("  __syncthreads(); // after\n", ""),
         ("    __threadfence();\n    if", "    if"),
         ("__threadfence(); /* go */", ""),
-        ("    __threadfence(); // gone\n", ""),
         ("*count = 0; ", ""),
         ("    __syncthreads(); // emptied\n", ""),
         ("    __syncthreads(); // listed\n", ""),

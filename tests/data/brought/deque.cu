@@ -12,16 +12,16 @@ extern "C" __global__ void k(const int* work, int* out, int* steals, int n) {
     __syncwarp(); // filled
     if (lane == 0) { __threadfence_block(); atomicExch(&mine->bottom, n); }
   }
-  for (int turn = 0; ; turn++) {
+  for (int turn = 1; ; turn = turn % 3 + 1) {
     int item = -1;
-    if (lane == 0) {
-      Deque* from = turn & 1 ? &queues[(w + (turn >> 1)) & 3] : mine;
+    for (int j = 0; lane == 0 && item < 0 && j < 2; j++) {  // one's own, then a neighbour's
+      Deque* from = &queues[(w + j * turn) & 3];
       int top = atomicAdd(&from->top, 0), bottom = atomicAdd(&from->bottom, 0);
       __threadfence_block(); // seen
       if (top < bottom) {
         item = from->items[top];
         if (atomicCAS(&from->top, top, top + 1) != top) item = -1;
-        else if (from != mine) atomicAdd(steals, 1);
+        else if (j) atomicAdd(steals, 1);
       }
     }
     item = __shfl_sync(~0u, item, 0);
