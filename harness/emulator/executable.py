@@ -8,11 +8,12 @@ import gc
 from collections.abc import Iterator
 
 from harness.emulator.blocks.control import asynchronous, pace
+from harness.emulator.blocks.delays.reads import relying
 from harness.emulator.blocks.delays.stores import signal, waiting
-from harness.emulator.blocks.delays.unfenced import relying
 from harness.emulator.blocks.slice import Slice, contended, control_slice, guesses
 from harness.emulator.blocks.straight import Straight, straight
 from harness.emulator.decode import Decoder
+from harness.emulator.hopper.order.flags import flagged
 from harness.emulator.hopper.order.races import narrowest
 from harness.emulator.hopper.wgmma.warpgroup import used
 from harness.emulator.ptx.declarations import Variable
@@ -49,7 +50,8 @@ class Executable:
     numbers: of the registers, by name
     paces: of each instruction what it means for threads that wait, see `control.pace`
     asynchronous: it needs the emulation of Hopper's asynchronous units
-    fine: it orders threads by other means than barriers of the block
+    polls: it has strong loads that may be of shared memory
+    fine: it may order threads by other means than barriers of the block
     depends: it waits for the launch before (``griddepcontrol.wait``)
     grain: bytes of its narrowest access to shared memory, at most 4
     waits: the strong stores, by index, that other blocks may see late, see `delays`
@@ -65,7 +67,9 @@ class Executable:
         self.numbers = decoder.numbers
         self.paces = [pace(instruction) for instruction in entry.instructions]
         self.asynchronous = any(asynchronous(instruction) for instruction in entry.instructions)
-        self.fine = any(orders(instruction) for instruction in entry.instructions)
+        loads = tuple(ins for ins in entry.instructions if ins.opcode[0] == "ld")
+        self.polls = flagged(loads)
+        self.fine = self.polls or any(orders(instruction) for instruction in entry.instructions)
         self.depends = any(i.opcode[:2] == ("griddepcontrol", "wait") for i in entry.instructions)
         self.waits = waiting(entry.instructions)
         self.grain = narrowest(entry.instructions)

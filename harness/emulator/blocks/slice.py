@@ -78,13 +78,14 @@ def control_slice(code: Executable) -> Slice:
 def contended(code: Executable) -> tuple[Source, ...]:
     """Return the lines that read what other threads may change at any time, where that decides the way.
 
-    These are atomics and strong loads of global memory, in the control slice: tickets, locks, flags. What
-    they give depends on who comes first, and so does what the kernel does.
+    These are atomics and strong loads of global memory, in the control slice: tickets, locks, flags; and
+    strong loads of shared memory. What they give depends on who comes first, and so does what the kernel does.
     """
     found = [
         ins
         for ins in code.entry.instructions
-        if code.paces[ins.index] == POLL and ins.opcode[0] in LOADS and "global" in spaces_of(ins)
+        if code.paces[ins.index] == POLL
+        and (ins.opcode[0] == "ld" or (ins.opcode[0] in LOADS and "global" in spaces_of(ins)))
     ]
     if not found:
         return ()
