@@ -82,6 +82,15 @@ class Executable:
         return self._registers[pc]
 
     @functools.cached_property
+    def looking(self) -> frozenset[int]:
+        """Return the atomics, by index, of which some instruction reads what was there before."""
+        entries = self.entry.instructions
+        read = frozenset().union(*(self.registers_of(ins.index)[0] for ins in entries))
+        return frozenset(
+            ins.index for ins in entries if ins.opcode[0] == "atom" and self.registers_of(ins.index)[1] & read
+        )
+
+    @functools.cached_property
     def pointed(self) -> dict[int, Variable]:
         """Return the variable that an access to static shared memory means, by index."""
         return pointed(self.entry)
