@@ -81,8 +81,10 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
         if low < 0 or high + size > scratch.size or (scratch.each and not scratch.within(low, high, size)):
             inside = mask_of(scratch.holds(spread(address, group.shape), size))
             where = outside(group, ins, space, address, where, inside, size)
-        if space == "shared" and ins.index in group.launch.code.pointed:
-            where = within(group, ins, address, where, size)
+        means = group.launch.code.pointed.get(ins.index) if space == "shared" else None
+        first = means.offset + group.batch.base if means is not None else 0
+        if means is not None and (low < first or high + size > first + means.size):
+            where = within(group, ins, means, address, where, size)
         where = aligned(group, ins, space, address, where, size)
         found = Place(space=space, base=address, where=where, scratch=scratch)
         if where is asked:  # otherwise each access reports its fault anew

@@ -19,6 +19,8 @@ add(
     make=_mailed,
     grid=(1,),
     block=(128,),
+    # A lane that goes on would see the turn before; a store under a predicate lets nobody go on.
+    missed=(("      __syncwarp(); // next\n", ""),),
     faults=(
         ("  __syncthreads(); // empty\n", ""),
         ("      __threadfence_block(); // free\n", ""),

@@ -78,8 +78,8 @@ def control_slice(code: Executable) -> Slice:
 def contended(code: Executable) -> tuple[Source, ...]:
     """Return the lines that read what other threads may change at any time, where that decides the way.
 
-    These are atomics and strong loads of global memory, in the control slice: tickets, locks, flags; and
-    strong loads of shared memory. What they give depends on who comes first, and so does what the kernel does.
+    These are atomics and strong loads of global memory, and strong loads of shared memory, in the control
+    slice: tickets, locks, flags. What they give depends on who comes first, and so does what the kernel does.
     """
     found = [
         ins

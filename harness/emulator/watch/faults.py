@@ -73,11 +73,12 @@ def outside(
     return group.algebra.both(where, inside)
 
 
-def within(group: Group, ins: Instruction, address: Integer, where: Lanes, size: int) -> Lanes:
-    """Return the lanes of `where` that stay in the variable that they mean; report the others."""
+def within(
+    group: Group, ins: Instruction, means: Variable, address: Integer, where: Lanes, size: int
+) -> Lanes:
+    """Return the lanes of `where` that stay in the variable in shared memory `means`; report the others."""
     if where is False:
         return False
-    means = group.launch.code.pointed[ins.index]
     first, lanes = means.offset + group.batch.base, spread(address, group.shape)
     inside = mask_of((lanes >= first) & (lanes + size <= first + means.size))
     return outside(group, ins, "shared", address, where, inside, size, means)
