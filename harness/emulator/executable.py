@@ -50,7 +50,6 @@ class Executable:
     numbers: of the registers, by name
     paces: of each instruction what it means for threads that wait, see `control.pace`
     asynchronous: it needs the emulation of Hopper's asynchronous units
-    polls: it has strong loads that may be of shared memory
     fine: it may order threads by other means than barriers of the block
     depends: it waits for the launch before (``griddepcontrol.wait``)
     grain: bytes of its narrowest access to shared memory, at most 4
@@ -68,8 +67,7 @@ class Executable:
         self.paces = [pace(instruction) for instruction in entry.instructions]
         self.asynchronous = any(asynchronous(instruction) for instruction in entry.instructions)
         loads = tuple(ins for ins in entry.instructions if ins.opcode[0] == "ld")
-        self.polls = flagged(loads)
-        self.fine = self.polls or any(orders(instruction) for instruction in entry.instructions)
+        self.fine = flagged(loads) or any(orders(instruction) for instruction in entry.instructions)
         self.depends = any(i.opcode[:2] == ("griddepcontrol", "wait") for i in entry.instructions)
         self.waits = waiting(entry.instructions)
         self.grain = narrowest(entry.instructions)
@@ -118,8 +116,13 @@ class Executable:
 
     @functools.cached_property
     def contended(self) -> tuple[Source, ...]:
-        """Return the lines to which it matters who comes first."""
+        """Return the lines to which it matters which block comes first."""
         return contended(self)
+
+    @functools.cached_property
+    def polled(self) -> tuple[Source, ...]:
+        """Return the lines to which it matters which warp of a block comes first."""
+        return contended(self, "shared")
 
 
 @functools.lru_cache(maxsize=_KEPT)

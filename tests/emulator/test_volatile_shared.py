@@ -128,3 +128,26 @@ def test_lanes_that_read_and_write_at_once_race() -> None:
     for sync in ("", "__syncwarp();"):
         told = found(body.replace("SYNC", sync), False)
         assert {RAW, WAR} & {finding.kind for finding in told}
+
+
+CHAIN = """
+  if (t % 32 == 0) {
+    s[t / 32] = a[t] << 1 | 1;
+    int before = 0;
+    if (t) { while (!((before = s[t / 32 - 1]) & 1)); /* there */ }
+    out[t / 32] = before >> 1;
+  }
+}"""
+
+
+@pytest.mark.parametrize(("state", "right"), [("& 1", True), ("< 99", False)])
+def test_the_last_warp_comes_first_where_warps_wait_for_each_other(state: str, right: bool) -> None:
+    """In a block whose warps go in step, or from the first to the last, all words are there in time."""
+    text = HEAD.replace("LOAD", "for (int i = t; i < 64; i += 64) s[i] = 0;")
+    text += CHAIN.replace("& 1)", f"{state})")
+    for schedule, wanted in (("lockstep", True), ("backward", right)):
+        a, out = np.arange(1, 65, dtype=np.int32), np.zeros(64, np.int32)
+        run = launch(text, "k", (1,), (64,), a, out, schedule=schedule)
+        assert run.contended
+        assert not run.findings
+        assert (out[:2].tolist() == [0, 1]) == wanted

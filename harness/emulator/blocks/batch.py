@@ -81,7 +81,7 @@ class Batch:
             launch.hazards.start(blocks)
         if launch.races is not None:
             self.order = launch.races.start(first, blocks)
-        by_warp = launch.schedule.by_warp or (launch.schedule.backward and launch.code.polls)
+        by_warp = launch.schedule.by_warp or (launch.schedule.backward and bool(launch.code.polled))
         rows = rows or (WARP if by_warp else launch.threads)
         count = len(launch.entry.registers)
         self.runners = [
