@@ -13,7 +13,7 @@ import shared.brought_units
 import shared.brought_warps  # noqa: F401 - they add to BROUGHT
 from shared.brought import BROUGHT, Brought, outcomes
 
-FEW = ("segments", "cubes", "states", "chained", "warp_chain")  # what a newcomer runs
+FEW = ("cubes", "states", "chained")  # what a newcomer runs
 
 
 def marked(name: str, *more: Any, slow: bool) -> Any:

@@ -77,7 +77,7 @@ def whole(rng: Rng, *shape: int, high: int = 9) -> np.ndarray:
 
 def outcomes(kernel: Brought, source: str) -> Iterator[tuple[str, set[str]]]:
     """Yield, order by order, its schedule and what is wrong: kinds of findings, or numbers."""
-    ptx = compile_ptx(source, "compute_90a", *styles.includes(kernel))  # type: ignore[arg-type]
+    ptx = compile_ptx(source, "compute_90a", *styles.includes(kernel))
     for schedule, fences in ORDERS[kernel.units]:
         arguments, wanted = kernel.make(np.random.default_rng(5))
         try:
