@@ -1,5 +1,6 @@
 // Cells that a surface crosses, packed: bits of corners, a scan of counts in the block, one atomic a block
-extern "C" __global__ void k(const float* field, int* cells, int* points, unsigned* sizes, int nx, int ny, int nz, float level) {
+extern "C" __global__ void k(const float* field, int* cells, int* points, unsigned* sizes,
+                             int nx, int ny, int nz, float level) {
   __shared__ int sums[8], base[2];
   int t = threadIdx.x, lane = t & 31, w = t >> 5, i = blockIdx.x * 256 + t;
   int cx = nx - 1, cy = ny - 1, x = i % cx, y = i / cx % cy, z = i / (cx * cy), code = 0;

@@ -6,7 +6,10 @@ extern "C" __global__ void k(float* x, float scale, int n) {
   auto bytes = [&](int tile) { return min(128, n - tile * 128) * 4; };
   if (t == 0) { init(&bars[0], 1); init(&bars[1], 1); fence_init(); }
   __syncthreads(); // made
-  if (t == 0 && blockIdx.x < tiles) { expect(&bars[0], bytes(blockIdx.x)); load(stage[0], x + blockIdx.x * 128, bytes(blockIdx.x), &bars[0]); }
+  if (t == 0 && blockIdx.x < tiles) {
+    expect(&bars[0], bytes(blockIdx.x));
+    load(stage[0], x + blockIdx.x * 128, bytes(blockIdx.x), &bars[0]);
+  }
   for (int tile = blockIdx.x, i = 0; tile < tiles; tile += step, i++) {
     int s = i & 1, next = tile + step;
     if (t == 0 && next < tiles) {

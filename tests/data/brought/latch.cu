@@ -8,7 +8,10 @@ extern "C" __global__ void k(const int* x, int* y, int n) {
   int t = threadIdx.x, lane = t & 31, w = t >> 5;
   auto* l = reinterpret_cast<cuda::latch<cuda::thread_scope_block>*>(room);
   auto* s = reinterpret_cast<cuda::counting_semaphore<cuda::thread_scope_block, 4>*>(more);
-  if (t == 0) { new (l) cuda::latch<cuda::thread_scope_block>(4); new (s) cuda::counting_semaphore<cuda::thread_scope_block, 4>(2); done = l; }
+  if (t == 0) {
+    new (l) cuda::latch<cuda::thread_scope_block>(4); done = l;
+    new (s) cuda::counting_semaphore<cuda::thread_scope_block, 4>(2);
+  }
   __syncthreads(); // made
   int i = blockIdx.x * 128 + t, v = i < n ? x[i] : 0;
   v = __reduce_add_sync(~0u, v);

@@ -18,7 +18,8 @@ extern "C" __global__ void k(const float* x, float* y, unsigned char* mask, int 
       float o[4] = {v.x, v.y, v.z, v.w};
       uchar4 m;
       m.x = rs[0] < keep; m.y = rs[1] < keep; m.z = rs[2] < keep; m.w = rs[3] < keep;
-      ((float4*)y)[i] = make_float4(m.x ? o[0] * scale : 0, m.y ? o[1] * scale : 0, m.z ? o[2] * scale : 0, m.w ? o[3] * scale : 0);
+      ((float4*)y)[i] = make_float4(m.x ? o[0] * scale : 0, m.y ? o[1] * scale : 0,
+                                   m.z ? o[2] * scale : 0, m.w ? o[3] * scale : 0);
       ((uchar4*)mask)[i] = m;
     } else
       for (int j = i * 4; j < n; j++) {

@@ -14,7 +14,8 @@ extern "C" __global__ void k(float* x, volatile float* edges, volatile int* flag
     }
     if (t == 33) {
       s[at][65] = 0;
-      if (b + 1 < blocks) { while (flags[b + 1] < step + 1); __threadfence(); /* right */ s[at][65] = edges[(side * blocks + b + 1) * 2]; }
+      if (b + 1 < blocks) { while (flags[b + 1] < step + 1); __threadfence(); /* right */
+        s[at][65] = edges[(side * blocks + b + 1) * 2]; }
     }
     __syncthreads(); // edges
     s[at ^ 1][t + 1] = s[at][t] + s[at][t + 2] - s[at][t + 1];
