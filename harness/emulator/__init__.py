@@ -62,7 +62,7 @@ class Emulation:
     instructions: the counts of each PTX instruction, in PTX order; empty with count=False
     output: what the kernel printed
     schedules: of the launches that it is the result of
-    contended: the lines whose atomics and strong loads of global memory decide which way threads go: what the
+    contended: the lines whose atomics and strong loads of memory decide which way threads go: what the
       kernel does depends on who comes first, and another `schedule` may show another way
     waits: it has strong stores that ``delayed`` can hold back
     relies: it has strong reads of data, so that `fences` may find some that are missing
@@ -147,7 +147,8 @@ def emulate(
     shared: bytes of dynamic shared memory per block
     cluster: 1 to 3 extents of a cluster in blocks, where the launch says so and not the kernel
     schedule: ``lockstep``, or ``warp-serial``, in which each warp runs to the barrier before the next starts,
-      or ``backward``, in which the last blocks, and of threads that part those further on, run first,
+      or ``backward``, in which the last blocks, of threads that part those further on, and of warps that poll
+      words in shared memory the last ones run first,
       or ``delayed``, in which strong stores reach other blocks as late as can be,
       or ``held``, in which strong writes of the first blocks' last warp come when nobody else can go on,
       or ``random``, in an order that is drawn from `seed`;
@@ -259,7 +260,7 @@ def emulate(
             instructions=launch.counter.all() if launch.counter is not None else (),
             output=launch.printed.getvalue(),
             schedules=(schedule,),
-            contended=code.contended,
+            contended=tuple(dict.fromkeys((*code.contended, *code.polled))),
             waits=bool(code.waits) and not code.asynchronous,
             relies=bool(code.contended and code.relying),
             late=launch.delays.late() if launch.delays is not None else (),

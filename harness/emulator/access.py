@@ -18,7 +18,7 @@ from harness.emulator.numbers.addresses import Access, access
 from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, identity, lane_id, mask_of, shift
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.conflicts import Values
-from harness.emulator.watch.faults import aligned, fault, first_lane, named, outside
+from harness.emulator.watch.faults import aligned, fault, first_lane, named, outside, within
 from harness.emulator.watch.hazards import HazardWatch
 from harness.emulator.watch.touches import READ, WRITE, Touch
 
@@ -81,6 +81,10 @@ def place(group: Group, ins: Instruction, space: str, address: Integer, where: L
         if low < 0 or high + size > scratch.size or (scratch.each and not scratch.within(low, high, size)):
             inside = mask_of(scratch.holds(spread(address, group.shape), size))
             where = outside(group, ins, space, address, where, inside, size)
+        means = group.launch.code.pointed.get(ins.index) if space == "shared" else None
+        first = means.offset + group.batch.base if means is not None else 0
+        if means is not None and (low < first or high + size > first + means.size):
+            where = within(group, ins, means, address, where, size)
         where = aligned(group, ins, space, address, where, size)
         found = Place(space=space, base=address, where=where, scratch=scratch)
         if where is asked:  # otherwise each access reports its fault anew

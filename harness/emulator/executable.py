@@ -8,14 +8,17 @@ import gc
 from collections.abc import Iterator
 
 from harness.emulator.blocks.control import asynchronous, pace
+from harness.emulator.blocks.delays.reads import relying
 from harness.emulator.blocks.delays.stores import signal, waiting
-from harness.emulator.blocks.delays.unfenced import relying
 from harness.emulator.blocks.slice import Slice, contended, control_slice, guesses
 from harness.emulator.blocks.straight import Straight, straight
 from harness.emulator.decode import Decoder
+from harness.emulator.hopper.order.flags import flagged
 from harness.emulator.hopper.order.races import narrowest
 from harness.emulator.hopper.wgmma.warpgroup import used
+from harness.emulator.ptx.declarations import Variable
 from harness.emulator.ptx.module import parse
+from harness.emulator.ptx.pointers import pointed
 from harness.emulator.ptx.program import Entry
 from harness.emulator.watch.findings import Source
 from harness.emulator.watch.knowledge import orders
@@ -47,7 +50,7 @@ class Executable:
     numbers: of the registers, by name
     paces: of each instruction what it means for threads that wait, see `control.pace`
     asynchronous: it needs the emulation of Hopper's asynchronous units
-    fine: it orders threads by other means than barriers of the block
+    fine: it may order threads by other means than barriers of the block
     depends: it waits for the launch before (``griddepcontrol.wait``)
     grain: bytes of its narrowest access to shared memory, at most 4
     waits: the strong stores, by index, that other blocks may see late, see `delays`
@@ -63,7 +66,8 @@ class Executable:
         self.numbers = decoder.numbers
         self.paces = [pace(instruction) for instruction in entry.instructions]
         self.asynchronous = any(asynchronous(instruction) for instruction in entry.instructions)
-        self.fine = any(orders(instruction) for instruction in entry.instructions)
+        loads = tuple(ins for ins in entry.instructions if ins.opcode[0] == "ld")
+        self.fine = flagged(loads) or any(orders(instruction) for instruction in entry.instructions)
         self.depends = any(i.opcode[:2] == ("griddepcontrol", "wait") for i in entry.instructions)
         self.waits = waiting(entry.instructions)
         self.grain = narrowest(entry.instructions)
@@ -74,6 +78,20 @@ class Executable:
     def registers_of(self, pc: int) -> tuple[frozenset[int], frozenset[int]]:
         """Return the registers that an instruction reads and writes, by number."""
         return self._registers[pc]
+
+    @functools.cached_property
+    def looking(self) -> frozenset[int]:
+        """Return the atomics, by index, of which some instruction reads what was there before."""
+        entries = self.entry.instructions
+        read = frozenset().union(*(self.registers_of(ins.index)[0] for ins in entries))
+        return frozenset(
+            ins.index for ins in entries if ins.opcode[0] == "atom" and self.registers_of(ins.index)[1] & read
+        )
+
+    @functools.cached_property
+    def pointed(self) -> dict[int, Variable]:
+        """Return the variable that an access to static shared memory means, by index."""
+        return pointed(self.entry)
 
     @functools.cached_property
     def slice(self) -> Slice:
@@ -87,13 +105,24 @@ class Executable:
 
     @functools.cached_property
     def relying(self) -> frozenset[int]:
-        """Return the strong reads of data, by index."""
+        """Return the strong reads of data in global memory, by index."""
         return relying(self)
 
     @functools.cached_property
+    def volatile(self) -> frozenset[int]:
+        """Return the volatile reads of data in shared memory, by index."""
+        entries = self.entry.instructions
+        return frozenset(i for i in relying(self, "shared") if "volatile" in entries[i].opcode)
+
+    @functools.cached_property
     def contended(self) -> tuple[Source, ...]:
-        """Return the lines to which it matters who comes first."""
+        """Return the lines to which it matters which block comes first."""
         return contended(self)
+
+    @functools.cached_property
+    def polled(self) -> tuple[Source, ...]:
+        """Return the lines to which it matters which warp of a block comes first."""
+        return contended(self, "shared")
 
 
 @functools.lru_cache(maxsize=_KEPT)

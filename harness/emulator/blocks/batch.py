@@ -81,7 +81,8 @@ class Batch:
             launch.hazards.start(blocks)
         if launch.races is not None:
             self.order = launch.races.start(first, blocks)
-        rows = rows or (WARP if launch.schedule.by_warp else launch.threads)
+        by_warp = launch.schedule.by_warp or (launch.schedule.backward and bool(launch.code.polled))
+        rows = rows or (WARP if by_warp else launch.threads)
         count = len(launch.entry.registers)
         self.runners = [
             Runner(Group(self, row, min(rows, launch.threads - row), count), self)

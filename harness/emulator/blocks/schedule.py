@@ -82,7 +82,9 @@ class Schedule:
 
     def turns(self, running: list[Any]) -> list[Any]:
         """Return what is running in the order in which it goes on."""
-        return running if self.dice is None else self.dice.sample(running, len(running))
+        if self.dice is not None:
+            return self.dice.sample(running, len(running))
+        return running[::-1] if self.backward else running
 
     def pauses(self) -> bool:
         """Return whether a warp is to be interrupted."""

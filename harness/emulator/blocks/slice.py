@@ -75,17 +75,20 @@ def control_slice(code: Executable) -> Slice:
     return Slice(tuple(sorted(registers)), frozenset(spaces), not strange)
 
 
-def contended(code: Executable) -> tuple[Source, ...]:
+def contended(code: Executable, space: str = "global") -> tuple[Source, ...]:
     """Return the lines that read what other threads may change at any time, where that decides the way.
 
     These are atomics and strong loads of global memory, in the control slice: tickets, locks, flags. What
-    they give depends on who comes first, and so does what the kernel does.
+    they give depends on who comes first, and so does what the kernel does. Of shared memory they are strong
+    loads alone.
     """
     found = [
         ins
         for ins in code.entry.instructions
-        if code.paces[ins.index] == POLL and ins.opcode[0] in LOADS and "global" in spaces_of(ins)
+        if code.paces[ins.index] == POLL and ins.opcode[0] in LOADS and space in spaces_of(ins)
     ]
+    if space == "shared":
+        found = [ins for ins in found if ins.opcode[0] == "ld"]
     if not found:
         return ()
     decides = set(code.slice.registers)

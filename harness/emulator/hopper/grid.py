@@ -159,6 +159,8 @@ class Block(Batch):
             rows = self.rows(group, where)
             for warp in np.unique(rows // 32):
                 clocks.meet(rows[rows // 32 == warp])
+                if self.cluster.flags is not None:
+                    self.cluster.flags.meet(rows[rows // 32 == warp])
 
     def met(self, number: int, lanes: Array) -> None:
         clocks = self.cluster.clocks
@@ -170,6 +172,7 @@ class Block(Batch):
                 report(self, number, early)
             if self.cluster.flags is not None:
                 self.cluster.flags.barrier(rows)
+                self.cluster.flags.meet(rows)
             clocks.acquire(rows, self._arrived.pop(number, None))
             clocks.meet(rows)
 

@@ -7,6 +7,7 @@ import numpy as np
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import GLOBAL_BASE, WINDOW
 from harness.emulator.numbers.values import Integer, Lanes, Mask, mask_of
+from harness.emulator.ptx.declarations import Variable
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
 
@@ -41,14 +42,24 @@ def aligned(group: Group, ins: Instruction, space: str, address: Integer, where:
 
 
 def outside(
-    group: Group, ins: Instruction, space: str, address: Integer, where: Lanes, inside: Lanes, size: int
+    group: Group,
+    ins: Instruction,
+    space: str,
+    address: Integer,
+    where: Lanes,
+    inside: Lanes,
+    size: int,
+    means: Variable | None = None,
 ) -> Lanes:
-    """Return the lanes of `where` that are `inside`; report the others as out of bounds."""
+    """Return the lanes of `where` that are `inside`; report the others as out of bounds.
+
+    means: the variable in shared memory of which the address was made
+    """
     bad = group.algebra.both(where, group.algebra.negate(inside))
     if bad is False:
         return where
     if group.launch.check:
-        variable, offset, distance = named(group, space, first_lane(group, address, bad), size)
+        variable, offset, distance = named(group, space, first_lane(group, address, bad), size, means)
         verb = "writes" if _writes(ins, space) else "reads"
         message = (
             f"{verb} {size} bytes {beyond(variable, offset, distance)}"
@@ -60,6 +71,17 @@ def outside(
         if space == "global" and offset >= 0:
             group.launch.findings.reached(variable, offset + _span(group, address, bad) + size)
     return group.algebra.both(where, inside)
+
+
+def within(
+    group: Group, ins: Instruction, means: Variable, address: Integer, where: Lanes, size: int
+) -> Lanes:
+    """Return the lanes of `where` that stay in the variable in shared memory `means`; report the others."""
+    if where is False:
+        return False
+    first, lanes = means.offset + group.batch.base, spread(address, group.shape)
+    inside = mask_of((lanes >= first) & (lanes + size <= first + means.size))
+    return outside(group, ins, "shared", address, where, inside, size, means)
 
 
 def _writes(ins: Instruction, space: str) -> bool:
@@ -82,11 +104,17 @@ def _span(group: Group, address: Integer, bad: Lanes) -> int:
     return int(far.max()) - first_lane(group, address, bad)
 
 
-def named(group: Group, space: str, address: int, size: int) -> tuple[str, int, int]:
+def named(
+    group: Group, space: str, address: int, size: int, means: Variable | None = None
+) -> tuple[str, int, int]:
     """Return (variable, offset in it, distance outside it) of an access of `size` bytes; both are in bytes.
 
-    The distance is that of `Arena.nearest`, and 0 for an access that lies inside.
+    The distance is that of `Arena.nearest`, and 0 for an access that lies inside. The variable is the
+    one that the access `means`, if that is known.
     """
+    if means is not None:
+        offset = address - group.batch.base - means.offset
+        return group.launch.variable(space, means.offset)[0], offset, max(-offset, offset + size - means.size)
     if space == "global":
         found = group.launch.arena.nearest(address, size)
         if found is None:

@@ -48,6 +48,7 @@ from harness.emulator.watch.shadow import (
     Watched,
     kind_of,
 )
+from harness.emulator.watch.shadow import READ as PLAIN
 from harness.emulator.watch.touches import ATOMIC, READ, Reach
 
 if TYPE_CHECKING:
@@ -265,7 +266,9 @@ class RaceWatch:
             thread, column, grid, cells = thread[::-1], column[::-1], grid[::-1], cells[::-1]
         whole = Lanes(cells, grid, thread, column, state.now[column])
         access = kind_of(meaning, kind != READ)
-        words = range(max(1, size // watched.grain))
+        if not name and ins.index in self._launch.code.volatile:  # data, to be ordered as if read plainly
+            access = PLAIN
+        words, seen = range(max(1, size // watched.grain)), ins.index in self._launch.code.looking
         threads, clusters = self._launch.threads, self.knowledge.clusters
 
         def knows(lanes: Array, others: Array, stamps: Array) -> Array:
@@ -277,7 +280,7 @@ class RaceWatch:
             ordered = never if "nc" in ins.opcode else knows
             for conflict in watched.shadow.conflicts(access, lanes, threads, ordered, clusters):
                 report(self._launch, made, conflict)
-            watched.shadow.add(access, lanes, ins.index, knows, atomic=kind == ATOMIC)
+            watched.shadow.add(access, lanes, ins.index, knows, atomic=seen)
             inner = None
             if access in (WRITE, BLOCK_WRITE, CLUSTER_WRITE):
                 inner = watched.shadow.among(access, lanes, threads, clusters)

@@ -190,8 +190,9 @@ class Shadow:
     ) -> None:
         """Add an access by the instruction with index `site`; the arguments are those of `conflicts`.
 
-        An `atomic` read-modify-write comes after all those of its kind at the cell, whatever else orders
-        them, and takes their place: the last one at a counter may set it back by a plain store.
+        An `atomic` read-modify-write whose result somebody looks at comes after all those of its kind at the
+        cell, whatever else orders them, and takes their place: the last one at a counter may set it back by a
+        plain store.
         """
         kept = self._kept[kind]
         if kept is None:

@@ -29,18 +29,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.emulator.blocks.slice import CONTROL, LOADS, named, spaces_of
 from harness.emulator.memory import WORKSPACE
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
-from harness.emulator.watch.knowledge import GRID, NOTHING, Knowledge, Semantics, semantics
+from harness.emulator.watch.knowledge import GRID, NOTHING, Knowledge, Semantics
 from harness.emulator.watch.order import Order
 from harness.emulator.watch.shadow import STRONG_READ, STRONG_WRITE, Lanes, Shadow, Watched
 from harness.emulator.watch.touches import ATOMIC, READ
 
 if TYPE_CHECKING:
-    from harness.emulator.executable import Executable
     from harness.emulator.machine import Launch
 
 FENCE, BARRIER, WAIT = KINDS = "missing fence", "missing barrier", "missing wait"
@@ -55,7 +53,6 @@ _WHAT = {
     _COPY: "nothing waits for the copy before that: cp.async.bulk.wait_group, without .read, in the thread "
     "that began it, and a __threadfence() behind it, would",
 }
-_OTHERS = {*LOADS, "mbarrier"}  # what these read does not make up what they return
 Synchronise = Callable[[Shadow, Order, Instruction, str, Semantics, Lanes], None]
 
 
@@ -271,35 +268,3 @@ def together(*orders: Order) -> None:
     now = np.maximum.reduce([order.state.now for order in orders])
     for order in orders:
         order.state = replace(order.state, now=now)
-
-
-def relying(code: Executable) -> frozenset[int]:
-    """Return the strong reads, by index, of data: no branch and no mask depends on what they read.
-
-    That is by way of registers alone. Of atomics those count that put a constant there, or add 0, and return
-    what was there before.
-    """
-    entries = code.entry.instructions
-    registers: set[int] = set()
-    for ins in entries:
-        if ins.opcode[0] in CONTROL:
-            registers |= code.registers_of(ins.index)[0]
-        elif "sync" in ins.opcode and ins.operands:
-            registers |= named(code, ins.operands[-1])
-    before = -1
-    while before != len(registers):
-        before = len(registers)
-        for ins in entries:
-            reads, writes = code.registers_of(ins.index)
-            if ins.opcode[0] not in _OTHERS and not registers.isdisjoint(writes):
-                registers |= reads
-    wanted = frozenset().union(*(code.registers_of(ins.index)[0] for ins in entries))
-    found = set()
-    for ins in entries:
-        result = code.registers_of(ins.index)[1]
-        reading = ins.opcode[0] in ("ld", "atom") and semantics(ins).strong and "global" in spaces_of(ins)
-        if reading and result & wanted and registers.isdisjoint(result):
-            last = ins.operands[-1]
-            if ins.opcode[0] == "ld" or ("exch" in ins.opcode and last.isdecimal()) or last == "0":
-                found.add(ins.index)
-    return frozenset(found)

@@ -7,6 +7,8 @@ read does at the thread's next fence or barrier.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from harness.emulator.hopper.order.clocks import Clocks, Known
@@ -48,6 +50,13 @@ class Flags:
             known = self._pending.pop(row, None)
             if known is not None:
                 self._clocks.acquire(np.array([row]), known)
+
+    def meet(self, rows: Array) -> None:
+        """Let the threads `rows`, which pass a barrier, publish what any of them has fenced before it."""
+        fenced = {row: self._fenced[row] for row in rows.tolist() if row in self._fenced}
+        several = list({id(known): known for known in fenced.values()}.values())
+        if len(several) > 1:
+            self._fenced |= dict.fromkeys(fenced, functools.reduce(Known.with_, several))
 
     def access(self, kind: str, meaning: Semantics, rows: Array, places: Array) -> None:
         """Execute an access of the threads `rows` to the first of their `places`, (n, k)."""

@@ -119,7 +119,8 @@ class Watch:
                     if rank != block.rank and not cluster.began(int(rank), rows[mine]):
                         self._remote(instruction, block, cluster.blocks[rank], "block not begun", _EARLY)
             meaning = semantics(instruction)
-            access = {"read": "poll", "write": "atomic"}.get(name, name) if meaning.strong else name
+            polls = meaning.strong and instruction.index not in group.launch.code.volatile
+            access = {"read": "poll", "write": "atomic"}.get(name, name) if polls else name
             cluster.shadow.threads(
                 access,
                 instruction.index,
