@@ -216,11 +216,11 @@ def able(
 ) -> list[Candidate]:
     """Return those `listed` (`candidates`) that can compute the product; others are as of `choose`.
 
-    Tiles that own their sectors are for rows of C that begin anywhere (`uneven`): where they begin at units
-    of 16 bytes, such a tile was the fastest in 4 of 1,306 draws, and once said to be and far from it.
+    Tiles that own their sectors are for rows of C that begin anywhere (`uneven`): where rows begin at units
+    of 16 bytes, one was the fastest in 4 of 1,306 draws. An invariant order may be theirs alone.
     """
-    made = _laid_out(dtype, layout, _smaller(M, N), epilogue, dram, listed)
-    found = [c for c in made if c.serves(M, N, arch) and (uneven or not c.variant.params.get("OWN"))]
+    made, either = _laid_out(dtype, layout, _smaller(M, N), epilogue, dram, listed), uneven or bool(invariant)
+    found = [c for c in made if c.serves(M, N, arch) and (either or not c.variant.params.get("OWN"))]
     if not invariant:
         return found
     wanted = _order(M, N, K, sms, arch, dtype, invariant)

@@ -180,12 +180,12 @@ class _Told:
 
     @property
     def steps(self) -> list[tuple[str, str]]:
-        """What it began to do: each a "step" that launches the kernel, or an "own" one that does not."""
+        """The steps that it began, in order: a "step" launches the kernel, an "own" one does not."""
         return [(what, content) for what, content in self.lines if what in ("step", "own")]
 
     @property
     def died(self) -> str:
-        """Why it did not do its task to the end; empty if it did."""
+        """The reason that it did not do its task to the end; empty if it did."""
         if self.all("done"):
             return ""
         if errors := self.all("error"):

@@ -80,8 +80,10 @@ def program(
         *("-Xcompiler", "-fPIC,-g1,-fno-optimize-sibling-calls"),
         *(("-Xcompiler", "-fopenmp") if _threaded(sources) else ()),
         *("-include", OLDER / "older.h"),
-        *(f"-I{folder}" for folder in (*include, *_of_repository(sources, include))),
+        *(f"-I{folder}" for folder in include),
         *("-isystem", OLDER),
+        # After the system's: a repository may have a header of such a name for another compiler.
+        *(x for folder in _of_repository(sources, include) for x in ("-Xcompiler", f"-idirafter{folder}")),
         *flags,
         *names,
         *("-o", target, library),

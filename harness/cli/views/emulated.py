@@ -52,7 +52,7 @@ def print_rows(rows: Sequence[Measurement], style: str | None) -> None:
     table = []
     for label, group in running.by_kernel(rows):
         run = group[0].emulation
-        bad = sorted((r.status for r in group if not r.right), key=UNVERIFIED.__eq__)  # that comes last
+        bad = sorted((r.status for r in group if not r.right), key=lambda status: status == UNVERIFIED)
         table.append(
             [
                 label,

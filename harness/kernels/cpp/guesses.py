@@ -325,7 +325,7 @@ def _times(entry: text.Entry, values: Values) -> dict[str, int]:
     once = {name: f"({given[0]})" for name, given in extents.assigned(entry.body).items() if len(given) == 1}
     for axis, written, _ in entry.steps:
         threads = text.named(entry.body, rf"blockDim\s*\.\s*{axis}")
-        step = re.sub(r"\w+", lambda word: once.get(word[0], word[0]), written)
+        step = re.sub(r"(?<!\.)\b\w+", lambda word: once.get(word[0], word[0]), written)
         rest, many = re.subn(rf"\b(?:{threads})\b", "1", step)
         found.setdefault(axis, set()).add((values.number(rest) if many == 1 else None) or 1)
     return {axis: numbers.pop() for axis, numbers in found.items() if len(numbers) == 1}
