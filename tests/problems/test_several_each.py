@@ -42,6 +42,13 @@ def test_no_block_is_behind_the_last_element(tmp_path: Path, index: str) -> None
     assert code == 1 and "out of bounds" in said and "FAILED" in said, said
 
 
+def test_a_variable_with_the_name_of_an_axis(tmp_path: Path) -> None:
+    source = HALVES.replace("INDEX", CASES[0]).replace("x[", "v[").replace("* x,", "* v,")
+    source = source.replace("__syncthreads();", "int x = 7; (void)x; __syncthreads();", 1)
+    code, said = check(tmp_path, source)
+    assert code == 0 and "--grid 2,1,1" in said, said
+
+
 @pytest.mark.slow
 def test_a_step_that_is_no_multiple_of_the_block_is_as_before(tmp_path: Path) -> None:
     _, said = check(tmp_path, HALVES.replace("INDEX", CASES[0].replace("* 2", "")))

@@ -189,3 +189,8 @@ def test_headers_of_the_repository_are_found(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     run = run_program([source], quiet=True)
     assert (run.code, kinds(run)) == (0, set())
+    # A header of the system's name, for another compiler, is not taken in its place.
+    (tmp_path / "msvc").mkdir()
+    (tmp_path / "msvc" / "stdint.h").write_text("#error only for another compiler\n")
+    source.write_text("#include <stdint.h>\n" + source.read_text())
+    assert run_program([source], quiet=True).code == 0
