@@ -178,11 +178,11 @@ def test_headers_of_the_repository_are_found(tmp_path: Path) -> None:
         "__device__ inline int doubled(int i) { return 2 * i; }\n"
     )
     (tmp_path / "msvc").mkdir()  # the system's header is taken
-    (tmp_path / "msvc" / "stdint.h").write_text("#error only for another compiler\n")
+    (tmp_path / "msvc" / "unistd.h").write_text("#error only for another compiler\n")
     source = tmp_path / "programs" / "one.cu"
     source.parent.mkdir()
     source.write_text(
-        '#include <stdint.h>\n#include "doubled.h"\n__global__ void set(int* to) { to[threadIdx.x] = doubled(threadIdx.x); }\n'
+        '#include <unistd.h>\n#include "doubled.h"\n__global__ void set(int* to) { to[threadIdx.x] = doubled(threadIdx.x); }\n'
         "int main()\n{\n    int *d, host[32];\n    cudaMalloc(&d, sizeof host);\n    set<<<1, 32>>>(d);\n"
         "    cudaMemcpy(host, d, sizeof host, cudaMemcpyDeviceToHost);\n    return host[31] - 62;\n}\n"
     )
