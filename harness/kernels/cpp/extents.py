@@ -295,13 +295,18 @@ def window(body: str, name: str) -> bool:
     ``r = n / 2;`` and ``for (k = -r; k <= r; k++)`` go through ``2 * r + 1`` elements, which is an odd n. So
     does ``for (k = 0; k < n; k++)`` where k is added to ``i - r``.
     """
-    halves = re.findall(rf"\b(\w+)\s*=\s*{re.escape(name)}\s*(?:/\s*2|>>\s*1)\s*[;,]", body)
+    known = halves(body, name)
     around = [
         rf"-\s*{half}\s*\+\s*{k}\b|\b{k}\s*-\s*{half}\b"
-        for half in halves
+        for half in known
         for k in re.findall(rf"\b(\w+)\s*<\s*{re.escape(name)}\s*;", body)
     ]
-    return any(radius(body, half) for half in halves) or any(re.search(one, body) for one in around)
+    return any(radius(body, half) for half in known) or any(re.search(one, body) for one in around)
+
+
+def halves(body: str, name: str) -> list[str]:
+    """Return the variables that are half of one, ``r`` of ``r = n / 2;``."""
+    return re.findall(rf"\b(\w+)\s*=\s*{re.escape(name)}\s*(?:/\s*2|>>\s*1)\s*[;,]", body)
 
 
 def shift(body: str, name: str) -> bool:

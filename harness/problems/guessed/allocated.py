@@ -88,7 +88,7 @@ def _filters(entry: text.Entry, types: Mapping[str, elements.Type], fixed: Itera
     """Return the bytes of a filter's weights, of which nothing but its own loops is an index: k or k * k."""
     found = dict[str, Expr]()
     for k in (name for name in fixed if extents.window(entry.body, name)):
-        halves = re.findall(rf"\b(\w+)\s*=\s*{k}\s*(?:/\s*2|>>\s*1)\s*[;,]", entry.body)
+        halves = extents.halves(entry.body, k)
         counted = "|".join([k, *halves])
         own = {k, *halves, *re.findall(rf"\b(\w+)\s*<=?\s*(?:{counted})\s*;", entry.body)}
         for p in (p for p in entry.parameters if p.pointer):
