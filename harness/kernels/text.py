@@ -304,11 +304,7 @@ def _steps(body: str, axis: str) -> Iterator[tuple[str, str, bool]]:
     own = dict(re.findall(r"\bconst(?:expr)?\s+\w+\s+(\w+)\s*=\s*(\d+)\s*;", body))
     for at in re.finditer(rf"(\b(?:{thread})\s*\+\s*\(?)?{product}(\s*\)?\s*\+\s*(?:{thread})\b)?", body):
         plain = re.sub(rf"\b(?:{block})\b\s*\*?", "", at[2] or at[3]).strip(" \n\t*")
-        yield (
-            axis,
-            re.sub(r"(?<!\.)\b\w+", lambda word: own.get(word[0], word[0]), plain),
-            bool(at[1] or at[4]),
-        )
+        yield axis, re.sub(r"(?<!\.)\b\w+", lambda w: own.get(w[0], w[0]), plain), bool(at[1] or at[4])
 
 
 def named(body: str, index: str) -> str:

@@ -133,6 +133,7 @@ def test_each_part_of_a_divided_product_has_its_own_slopes(
     close(c, wanted(a, b, c, Epilogue(0, "relu", False, True), at))
 
 
+@pytest.mark.slow
 def test_plans_are_told_apart(kernels: FakeDriver, gpu: Context) -> None:
     kernels.execute = fake_gemm.no_write
     a, b, c = operands(gpu, BF16, BF16)

@@ -222,6 +222,7 @@ def test_large_operands_are_read_where_they_are(shape: tuple[int, int, int], lay
         assert variant.params.get(name, 0) == (x == "T")
 
 
+@pytest.mark.slow
 def test_few_rows_times_a_transposed_matrix_take_a_kernel_for_few() -> None:
     """The decoding of one token: B is read once, by rows."""
     for dtype, suffix in (("fp32", ""), ("tf32", ""), ("bf16", "_bf16"), ("fp16", "_fp16")):

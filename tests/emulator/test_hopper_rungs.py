@@ -47,10 +47,8 @@ def test_every_rung_at_ragged_shapes(which: str, axes: Axes) -> None:
     check(which, axes)
 
 
-@pytest.mark.parametrize(
-    ("which", "schedule"),
-    sweep([("25 shared", "lockstep"), ("25 TT shared", "late")], lambda _, schedule: schedule == "late"),
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("which", "schedule"), [("25 shared", "lockstep"), ("25 TT shared", "late")])
 def test_tiles_that_clusters_share(which: str, schedule: str) -> None:
     """Nine SMs have room for four clusters of two: two for each of two tiles. Their counters are reset."""
     axes = {"M": 64, "N": 100, "K": 1040, "beta": 0.5}

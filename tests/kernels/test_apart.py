@@ -149,7 +149,9 @@ def test_a_crash_of_nvrtc_is_an_error_of_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("planted")
-@pytest.mark.parametrize(("word", "said"), [("CRASHES", "crashed: SIGSEGV"), ("ENDLESS", "")])
+@pytest.mark.parametrize(
+    ("word", "said"), [("CRASHES", "crashed: SIGSEGV"), pytest.param("ENDLESS", "", marks=pytest.mark.slow)]
+)
 def test_the_other_files_are_checked(tmp_path: Path, word: str, said: str) -> None:
     (tmp_path / "right.cu").write_text(RIGHT)
     (tmp_path / "wrong.cu").write_text(WRONG.replace("WORD", word))

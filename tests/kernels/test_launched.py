@@ -319,6 +319,7 @@ def test_template_arguments_of_host_functions_are_those_of_a_call(host: str, ent
     assert launches.launches(COPY + host)[0].entry == entry
 
 
+@pytest.mark.slow
 def test_functions_of_headers_are_read_in_indices(tmp_path: Path) -> None:
     """Read those of one line that belong to no class; a group of threads says nothing of blocks."""
     (tmp_path / "flat.h").write_text("""namespace own {

@@ -282,6 +282,7 @@ def test_what_was_chosen_is_a_time_too(truth: Mapping[Key, Candidate], tmp_path:
 RECORD = "2026-11-27T12:30"  # when regret-36 was begun, to the minute
 
 
+@pytest.mark.slow
 def test_times_from_before_a_kernel_changed_are_earlier_ones() -> None:
     folder = ROOT / "records" / "h200" / "benchmarks"
     path, newer = folder / "regret-36.json.xz", folder / "regret-37.json.xz"

@@ -322,6 +322,7 @@ def test_it_goes_on_after_a_fault(rig: Rig, monkeypatch: pytest.MonkeyPatch, tmp
     rig.lt.live.clear()
 
 
+@pytest.mark.slow
 def test_compiling_needs_no_gpu(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
