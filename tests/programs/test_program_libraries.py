@@ -182,7 +182,8 @@ def test_headers_of_the_repository_are_found(tmp_path: Path) -> None:
     source = tmp_path / "programs" / "one.cu"
     source.parent.mkdir()
     source.write_text(
-        '#include <unistd.h>\n#include "doubled.h"\n__global__ void set(int* to) { to[threadIdx.x] = doubled(threadIdx.x); }\n'
+        '#include <unistd.h>\n#include "doubled.h"\n'
+        "__global__ void set(int* to) { to[threadIdx.x] = doubled(threadIdx.x); }\n"
         "int main()\n{\n    int *d, host[32];\n    cudaMalloc(&d, sizeof host);\n    set<<<1, 32>>>(d);\n"
         "    cudaMemcpy(host, d, sizeof host, cudaMemcpyDeviceToHost);\n    return host[31] - 62;\n}\n"
     )
