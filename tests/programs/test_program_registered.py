@@ -63,10 +63,11 @@ int main(int argc, char** argv)
 
 AGAIN = """
 #include <algorithm>
-#include <cstdio>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
+#include <thread>
 
 __global__ void set(int* x, int* y)
 {
@@ -138,7 +139,7 @@ int gone()  // pages that are another's when they are unregistered
     return (cudaHostUnregister(at) != cudaSuccess) + 2 * (at[7] != 7);
 }
 
-int across(int fault)  // 2 MB across a border of all powers of two up to 2^44, of which a part is known
+int crossing(int fault)  // 2 MB across a border of all powers of two up to 2^44, of which a part is known
 {
     size_t size = 2 << 20;
     auto at = (char*)0x300000000000 - (size / 2);
@@ -185,10 +186,28 @@ int twice(int how)
 int stacked()  // memory of the stack on which all this runs
 {
     int mine[32] = {};
-    set<<<1, 32>>>(registered(mine, sizeof mine), seen(mine));
+    int* same = registered(mine, sizeof mine);
+    set<<<1, 32>>>(same, same);
     cudaDeviceSynchronize();
     cudaHostUnregister(mine);
     return mine[31] != 31;
+}
+
+int written()  // by another thread, all the while that pages move to and fro
+{
+    auto pages = (int*)aligned_alloc(4096, 8192);
+    std::fill(pages, pages + 2048, 0);
+    std::atomic<bool> over{false};
+    int counted[2] = {};
+    std::thread others[2];
+    for (int i = 0; i < 2; ++i)
+        others[i] = std::thread([&, i] {
+            for (volatile int* mine = pages + 1000 + 100 * i; !over; *mine = *mine + 1) ++counted[i];
+        });
+    for (int i = 0; i < 200; ++i) cudaHostRegister(pages, 4200, 0), cudaHostUnregister(pages);
+    over = true;
+    for (auto& other : others) other.join();
+    return pages[1000] != counted[0] || pages[1100] != counted[1];
 }
 
 int main(int argc, char** argv)
@@ -198,10 +217,11 @@ int main(int argc, char** argv)
     case 'a': return again(how);
     case 'm': return moved();
     case 'g': return gone();
-    case 'c': return across(how);
+    case 'c': return crossing(how);
     case 'b': return bad(how);
     case 't': return twice(how) - 700;
     case 's': return stacked();
+    case 'w': return written();
     }
     return 99;
 }
@@ -236,7 +256,7 @@ def test_small_memory_of_the_heap_is_shared_with_python_around_it(tmp_path: Path
         assert (run.code, run.misuses, run.refusals, kinds(run)) == (0, {}, {}, set())
 
 
-@pytest.mark.parametrize("what", ["again", "moved", "gone", "stacked", "across", "across 1"])
+@pytest.mark.parametrize("what", ["again", "moved", "gone", "stacked", "written", "crossing", "crossing 1"])
 def test_memory_is_registered_again_where_other_memory_was(tmp_path: Path, what: str) -> None:
     run = ran(tmp_path, AGAIN, *what.split())
     assert (run.code, run.misuses, run.refusals, kinds(run)) == (0, {}, {}, set())
