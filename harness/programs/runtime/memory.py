@@ -2,7 +2,7 @@
 
 All of it lies in one range of addresses from `GLOBAL_BASE` on, which host code sees, too. What only the
 device may touch is protected there: host code that reads it ends by SIGSEGV, as with a GPU. There is a second
-mapping of the same bytes, for harness. Pages of the host's own are some of this memory while it registers them.
+mapping of the same bytes, for harness. Pages of the host's own that are registered are some of this memory.
 """
 
 from __future__ import annotations
