@@ -50,6 +50,8 @@ int main(int argc, char** argv)
     cublasCreate_v2(&blas);
     int mode = 0;
     if (cublasSetMathMode(blas, 3) || cublasGetMathMode(blas, &mode) || mode != 3) return 98;
+    if (cublasCreate_v2(&blas) || cublasGetMathMode(blas, &mode) || mode) return 97;
+    if (cublasCreate_v2(nullptr) != 7 || cublasGetMathMode(blas, nullptr) != 7) return 96;
     // A is not transposed, B is: it lies row by row.
     cublasSgemm_v2(blas, 0, 1, m, n, k, &alpha, d[0], fault == 1 ? 6 : m, d[1], n, &beta, d[2], m);
     cudaMemcpy(back, d[2], sizeof back, cudaMemcpyDeviceToHost);

@@ -7,7 +7,7 @@ using namespace harness;
 namespace
 {
 enum { F32 = 0, F64 = 1, F16 = 2 };  // cudaDataType
-int mathMode;
+int mathMode;  // of the handle that was made last
 
 template <typename... T> int blas(const char* name, const void* caller, const T&... given)
 {
@@ -54,7 +54,9 @@ extern "C"
 {
 int cublasCreate_v2(void** to)
 {
+    if (!to) return 7;  // CUBLAS_STATUS_INVALID_VALUE
     *to = reinterpret_cast<void*>(hand("a handle", CALLER, to));
+    mathMode = 0;
     return 0;
 }
 int cublasLtCreate(void** to) { return cublasCreate_v2(to); }
@@ -68,6 +70,7 @@ int cublasSetMathMode(void*, int mode)
 }
 int cublasGetMathMode(void*, int* to)
 {
+    if (!to) return 7;
     *to = mathMode;
     return 0;
 }

@@ -5,8 +5,14 @@ from __future__ import annotations
 from harness.errors import EmulatorError
 from harness.programs.places import Places
 from harness.programs.runtime import host
-from harness.programs.runtime.host import ALLOCATION, INVALID_DIRECTION, INVALID_VALUE, Misuse
-from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, SHARED, DeviceMemory
+from harness.programs.runtime.host import (
+    ALLOCATION,
+    ALREADY_REGISTERED,
+    INVALID_DIRECTION,
+    INVALID_VALUE,
+    Misuse,
+)
+from harness.programs.runtime.memory import DEVICE, HOST, MANAGED, REGISTERED, DeviceMemory
 from harness.programs.runtime.order.operations import Operations
 from harness.programs.runtime.order.unwaited import Guard
 from harness.programs.runtime.registered import Registered
@@ -92,15 +98,20 @@ class Copies:
 
     def cudaHostRegister(self, caller: int, address: int, size: int, flags: int) -> None:
         """Let kernels reach memory of malloc, by the address that cudaHostGetDevicePointer gives."""
-        if not self._memory.ours(address):
-            self._memory.share(address, size, caller)
+        found = self._memory.at(address) if self._memory.ours(address) else None
+        if found is not None and found.kind in (HOST, REGISTERED):
+            raise Misuse(ALREADY_REGISTERED, "memory that is page-locked")
+        if found is None or found.kind != MANAGED:
+            self._memory.register(address, size, caller)
 
     def cudaHostUnregister(self, caller: int, address: int) -> None:
-        """Let kernels reach it no more."""
-        self._memory.unshare(address)
+        """Let kernels reach it no more, when all work is done."""
+        self._operations.clocks.wait_for_all()
+        self._guard.waited()
+        self._memory.unregister(address)
 
     def cudaHostGetDevicePointer(self, caller: int, to: int, address: int, flags: int) -> None:
-        found = address if self._memory.ours(address) else self._memory.shared(address)
+        found = address if self._memory.ours(address) else self._memory.registered(address)
         if not found:
             raise Misuse(INVALID_VALUE, "memory that is neither page-locked nor registered")
         host.put(to, found)
@@ -112,7 +123,7 @@ class Copies:
     def the_kind_of_memory(self, caller: int, address: int) -> int:
         """Return cudaMemoryType: unregistered, host, device or managed."""
         found = self._memory.at(address) if self._memory.ours(address) else None
-        return 0 if found is None else {HOST: 1, SHARED: 1, MANAGED: 3}.get(found.kind, 2)
+        return 0 if found is None else {HOST: 1, REGISTERED: 1, MANAGED: 3}.get(found.kind, 2)
 
     # -- copies
 
@@ -235,7 +246,9 @@ class Copies:
         """Let the host go on while a copy uses memory of its own. To pageable memory it waits, and what it
         copies from there is staged: that it may change at once.
         """
-        if self._operations.running is not None and not (self._memory.ours(to) or self._memory.shared(to)):
+        if self._operations.running is not None and not (
+            self._memory.ours(to) or self._memory.registered(to)
+        ):
             self._operations.running.waited = True
         self._guard.wrote(to, to + written, what)
         self._guard.read(source, source + read, what)

@@ -8,7 +8,7 @@ SUCCESS, INVALID_VALUE, ALLOCATION, CONFIGURATION = 0, 1, 2, 9
 INVALID_SYMBOL, INVALID_DIRECTION, INVALID_FUNCTION = 13, 21, 98
 INVALID_HANDLE = 400
 TIMEOUT, LAUNCH_FAILURE, COOPERATIVE, NOT_SUPPORTED, UNKNOWN = 702, 719, 720, 801, 999
-CAPTURE_UNMATCHED = 904
+ALREADY_REGISTERED, NOT_REGISTERED, CAPTURE_UNMATCHED = 712, 713, 904
 
 TEXTS = {
     SUCCESS: ("cudaSuccess", "no error"),
@@ -23,6 +23,14 @@ TEXTS = {
     INVALID_HANDLE: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
     600: ("cudaErrorNotReady", "device not ready"),
     TIMEOUT: ("cudaErrorLaunchTimeout", "the launch timed out and was terminated"),
+    ALREADY_REGISTERED: (
+        "cudaErrorHostMemoryAlreadyRegistered",
+        "part or all of the requested memory range is already mapped",
+    ),
+    NOT_REGISTERED: (
+        "cudaErrorHostMemoryNotRegistered",
+        "pointer does not correspond to a registered memory region",
+    ),
     LAUNCH_FAILURE: ("cudaErrorLaunchFailure", "unspecified launch failure"),
     COOPERATIVE: ("cudaErrorCooperativeLaunchTooLarge", "too many blocks in cooperative launch"),
     NOT_SUPPORTED: ("cudaErrorNotSupported", "operation not supported"),

@@ -2,7 +2,7 @@
 
 All of it lies in one range of addresses from `GLOBAL_BASE` on, which host code sees, too. What only the
 device may touch is protected there: host code that reads it ends by SIGSEGV, as with a GPU. There is a second
-mapping of the same bytes, for harness. Pages of the host's own that it registers become some of this memory.
+mapping of the same bytes, for harness. Pages of the host's own that are registered are some of this memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 import fcntl
 import mmap
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 from harness.emulator.memory import GAP, GLOBAL_BASE, HEAP, HEAP_BYTES, Buffer
 from harness.errors import EmulatorError
 from harness.programs.places import Places
+from harness.programs.runtime.host import ALREADY_REGISTERED, INVALID_VALUE, NOT_REGISTERED, Misuse
+from harness.programs.runtime.pages import Pages, whole
 
-SIZE = 1 << 38  # bytes of addresses; memory is taken as it is written
+SIZE = 1 << 40  # bytes of addresses; memory is taken as it is written
 DEVICE, HOST, MANAGED, VARIABLE, ARRAY = "device", "host", "managed", "variable", "array"
-SHARED = "shared"
+REGISTERED = "registered"
 _PROT_NONE, _PROT_BOTH = 0, mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_FIXED_NOREPLACE, _MAP_NORESERVE, _MAP_FIXED, _PAGE = 0x100000, 0x4000, 0x10, mmap.PAGESIZE
-_WINDOW = 1 << 30  # bytes of the host's addresses whose pages keep their distances here
+_WINDOW = 1 << 36  # bytes of the host's addresses, at least, whose pages keep their distances here
 _FREED = 64  # allocations that were freed, of which accesses are told as such
 _PUNCH = getattr(mmap, "MADV_REMOVE", 9)
 
@@ -37,11 +39,12 @@ class Allocation:
     """What one call allocated.
 
     kind: ``device``, ``host`` (page-locked), ``managed``, ``variable``, ``array``, what textures read, or
-        ``shared``, the host's own that is registered
+        ``registered``, the host's own
     name: its name in findings
     written: a 1 for each byte that something wrote; None where all of them count as written
     caller: where host code asked for it
     lasting: it belongs to a graph, which allocates it anew at the same place: to free it changes nothing
+    host: where registered memory is for host code
     """
 
     start: int
@@ -52,6 +55,7 @@ class Allocation:
     caller: int = 0
     freed: bool = False
     lasting: bool = False
+    host: int = 0
 
     @property
     def label(self) -> str:
@@ -62,6 +66,10 @@ class Allocation:
     def end(self) -> int:
         """Return the first address behind it."""
         return self.start + self.size
+
+
+def _host(one: Allocation) -> int:
+    return one.host
 
 
 def _file(name: str) -> int:
@@ -95,8 +103,11 @@ class DeviceMemory:
         self._allocations: list[Allocation] = []
         self._freed: list[Allocation] = []
         self._top = GLOBAL_BASE + GAP
-        self._move = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_size_t] * 5)(("harness_share", native))
-        self._windows: dict[int, int] = {}  # where those of the host are here, by number
+        self._pages = Pages(native, self._files[0])
+        self._rooms: list[
+            tuple[int, int, int]
+        ] = []  # from and to which address the host's are how far from here
+        self._registered: list[Allocation] = []  # by where they are for host code
         self.used = 0
         self.log: list[tuple[int, int, int, bool]] = []  # what the operation that runs has touched
         self._numbers = 0  # of allocations that were given a name
@@ -117,53 +128,78 @@ class DeviceMemory:
         self.used += size
         return found
 
-    def share(self, address: int, size: int, caller: int) -> None:
+    def register(self, address: int, size: int, caller: int) -> None:
         """Let host memory be an allocation, too, and its pages lie at two addresses.
 
         The device has these bytes only: what else is in the pages changes while a kernel runs.
         """
-        first, end = address // _PAGE * _PAGE, -(-(address + size) // _PAGE) * _PAGE
-        here = self._window(first, end)
-        start = here + address - first
-        self._libc.mprotect(here, end - first, _PROT_BOTH)
-        if self._move(first, end - first, self.pointer(here), self._files[0], here - GLOBAL_BASE):
+        first, end = whole(address, size)
+        if any(one.host < address + size and address < one.host + one.size for one in self._registered):
+            raise Misuse(ALREADY_REGISTERED, f"{size:,} bytes of which some are registered")
+        if not size or not self._pages.writable(first, end):
+            what = f"{size:,} bytes from {address:#x} on" if address else "a null pointer"
+            raise Misuse(INVALID_VALUE, f"{what}, which host code cannot write to" if size else what)
+        distance = self._distance(first, end)
+        self._libc.mprotect(first + distance, end - first, _PROT_BOTH)
+        if not self._pages.lend(first, end, first + distance - GLOBAL_BASE):
             raise EmulatorError(f"{size:,} bytes of the host's cannot be reached by kernels")
-        self._forget(lambda one: one.start < start + size and start < one.end)
-        found = Allocation(start=start, size=size, kind=SHARED, name="", written=None, caller=caller)
+        start = address + distance
+        self._freed = [one for one in self._freed if one.end <= start or start + size <= one.start]
+        found = Allocation(
+            start=start, size=size, kind=REGISTERED, name="", written=None, caller=caller, host=address
+        )
         place = bisect.bisect(self._starts, start)
         self._starts.insert(place, start)
         self._allocations.insert(place, found)
+        bisect.insort(self._registered, found, key=_host)
 
-    def _window(self, first: int, end: int) -> int:
-        """Return where a range of the host's addresses is here: neighbours there are neighbours here."""
-        numbers = range(first // _WINDOW, (end - 1) // _WINDOW + 1)
-        if not any(number in self._windows for number in numbers):
-            if self._top + (room := len(numbers) * _WINDOW) + GAP > GLOBAL_BASE + SIZE:
-                raise EmulatorError("no room for more of the host's memory")
-            self._windows |= {number: self._top + i * _WINDOW for i, number in enumerate(numbers)}
-            self._top += room + GAP
-        places = {self._windows.get(number, 0) - number * _WINDOW for number in numbers}
-        if len(places) > 1:
-            raise EmulatorError(f"{end - first:,} bytes of the host's are in part where others were")
-        return places.pop() + first
+    def _sharing(self, first: int, end: int) -> list[Allocation]:
+        """Return the registered memory that has bytes in a range of the host's pages."""
+        return [one for one in self._registered if one.host < end and first < one.host + one.size]
 
-    def unshare(self, address: int) -> None:
-        """Take what was shared from the device."""
-        start = self.shared(address)
-        self._forget(lambda one: one.start == start)
+    def _distance(self, first: int, end: int) -> int:
+        """Return how far from the host's pages they are here: neighbours there are neighbours here."""
+        held = {one.start - one.host for one in self._sharing(first, end)}
+        for low, high, distance in reversed(self._rooms):
+            if low <= first and end <= high and held <= {distance}:
+                return distance
+        low, high = first // _WINDOW * _WINDOW, -(-end // _WINDOW) * _WINDOW
+        if held or self._top + high - low + GAP > GLOBAL_BASE + SIZE:
+            raise EmulatorError(f"no room for {end - first:,} bytes of the host's beside those registered")
+        distance = self._top - low
+        self._rooms.append((low, high, distance))
+        self._top += high - low + GAP
+        return distance
 
-    def _forget(self, which: Callable[[Allocation], bool]) -> None:
-        """Forget shared memory, which stays where it is: it is the host's."""
-        for one in [one for one in self._allocations if one.kind == SHARED and which(one)]:
-            place = self._allocations.index(one)
-            del self._starts[place], self._allocations[place]
-            self._freed.append(replace(one, freed=True))
+    def unregister(self, address: int) -> None:
+        """Take registered memory from the device, and let pages be the host's alone where nothing else is."""
+        place = bisect.bisect_left(self._registered, address, key=_host)
+        if place == len(self._registered) or self._registered[place].host != address:
+            raise Misuse(NOT_REGISTERED, f"{address:#x}, where no registered memory begins")
+        found = self._registered.pop(place)
+        self._remove(found)
+        self._freed.append(replace(found, freed=True))
+        first, end = whole(address, found.size)
+        while first < end and self._sharing(first, first + _PAGE):
+            first += _PAGE
+        while first < end and self._sharing(end - _PAGE, end):
+            end -= _PAGE
+        distance = found.start - address
+        for here, size in self._pages.give_back(first, end, first + distance - GLOBAL_BASE):
+            self._libc.mprotect(GLOBAL_BASE + here, size, _PROT_NONE)
+            self._maps[0].madvise(_PUNCH, here, size)
 
-    def shared(self, address: int) -> int:
-        """Return where kernels find an address of host memory that is shared; 0 if it is not."""
-        window = self._windows.get(address // _WINDOW)
-        found = None if window is None else self.at(window + address % _WINDOW)
-        return 0 if window is None or found is None or found.kind != SHARED else window + address % _WINDOW
+    def _remove(self, one: Allocation) -> None:
+        place = bisect.bisect_left(self._starts, one.start)
+        del self._starts[place], self._allocations[place]
+
+    def registered(self, address: int) -> int:
+        """Return where kernels find an address of host memory that is registered; 0 if it is not."""
+        place = bisect.bisect(self._registered, address, key=_host) - 1
+        found = self._registered[place] if place >= 0 else None
+        return (
+            0 if found is None or address >= found.host + found.size else found.start + address - found.host
+        )
 
     def heap(self) -> None:
         """Have the memory that kernels' malloc takes from, which stays from launch to launch."""
@@ -173,12 +209,11 @@ class DeviceMemory:
     def free(self, start: int) -> Allocation | None:
         """Take an allocation back; None if none begins there. Its addresses are not used again."""
         found = self.at(start)
-        if found is None or found.start != start or found.kind == SHARED:
+        if found is None or found.start != start or found.kind == REGISTERED:
             return None
         if found.lasting:
             return found
-        place = self._starts.index(start)
-        del self._starts[place], self._allocations[place]
+        self._remove(found)
         room = -(-found.size // GAP) * GAP or GAP
         self._libc.mprotect(start, room, _PROT_NONE)
         for one in self._maps:
@@ -212,7 +247,7 @@ class DeviceMemory:
 
     def touch(self, start: int, size: int, *, writes: bool) -> None:
         """Note in the log that bytes of an allocation are read, or written: its start, theirs, their end."""
-        start = start if self.ours(start) else self.shared(start)
+        start = start if self.ours(start) else self.registered(start)
         if size and (found := self.at(start)) is not None:
             self.log.append((found.start, start, start + size, writes))
 
