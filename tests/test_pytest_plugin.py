@@ -113,6 +113,7 @@ __global__ void scale(const float* src, float* dst, int N)
 """
 
 
+@pytest.mark.slow
 def test_without_a_shape_every_size_of_verify_is_run(inner: Any, pytester: pytest.Pytester) -> None:
     """A kernel that is wrong at the last size only, and one that says it does not take that size."""
     (pytester.path / "ragged.cu").write_text(SCALE)

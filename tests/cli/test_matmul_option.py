@@ -38,6 +38,7 @@ def choices(cache: Cache) -> list[builds.Built]:
     return build_chosen(problems, "sm_90a", cache, lambda _: None, sms=132, gpu="Fake GPU")[0]
 
 
+@pytest.mark.slow
 def test_each_size_is_run_by_what_is_chosen_for_it(fake: Any, cache: Cache) -> None:
     found = choices(cache)
     assert len({b.label for b in found}) == len(found) >= 3

@@ -112,6 +112,7 @@ def test_a_bias(fake: FakeDriver, gpu: Context) -> None:
     assert [operand for _, operand in of(a, b, c, bias=bias).pointers] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_another_context_is_current(fake: FakeDriver, gpu: Context) -> None:
     given = operands(gpu)
     with Context(Device.open(1)) as other:

@@ -59,6 +59,7 @@ def test_a_free_choice_has_several_orders() -> None:
     assert len({choose.order(one, 4096) for one in chosen}) > 1
 
 
+@pytest.mark.slow
 def test_an_older_gpu() -> None:
     for arch, dtype in (("sm_75", "fp32"), ("sm_80", "bf16"), ("sm_80", "3xtf32")):
         assert choose.choose(7, 512, 100, sms=80, arch=arch, dtype=dtype, invariant="M")

@@ -78,6 +78,7 @@ def test_a_crash_is_an_exception_and_the_next_call_has_another_process(tmp_path:
         apart.call(crashing.leave)
 
 
+@pytest.mark.slow
 def test_a_call_is_ended_when_its_time_is_over(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(apart.Ended, match="not done after . s, and ended") as ended:

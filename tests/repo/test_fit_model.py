@@ -139,6 +139,7 @@ def test_nothing_is_recovered_from_other_times(truth: Mapping[Key, Candidate]) -
 
 
 @pytest.mark.parametrize("shares", ["stream", "grid"])
+@pytest.mark.slow
 def test_sharing_is_fitted_too(truth: Mapping[Key, Candidate], shares: str) -> None:
     """The fit finds what 20_stream_k and 29_wgmma_grid_split take for partial sums of shared tiles."""
     key = next(k for k, one in truth.items() if one.shares == shares and k[0] in ("fp32", "bf16"))
