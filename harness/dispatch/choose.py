@@ -219,8 +219,9 @@ def able(
     Tiles that own their sectors are for rows of C that begin anywhere (`uneven`): where rows begin at units
     of 16 bytes, one was the fastest in 4 of 1,306 draws. An invariant order may be theirs alone.
     """
-    made, either = _laid_out(dtype, layout, _smaller(M, N), epilogue, dram, listed), uneven or bool(invariant)
-    found = [c for c in made if c.serves(M, N, arch) and (either or not c.variant.params.get("OWN"))]
+    made = _laid_out(dtype, layout, _smaller(M, N), epilogue, dram, listed)
+    owning = uneven or bool(invariant)
+    found = [c for c in made if c.serves(M, N, arch) and (owning or not c.variant.params.get("OWN"))]
     if not invariant:
         return found
     wanted = _order(M, N, K, sms, arch, dtype, invariant)

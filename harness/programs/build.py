@@ -116,10 +116,10 @@ def called(program: Path) -> set[str]:
 def _of_repository(sources: Sequence[Path], include: Sequence[str]) -> dict[str, None]:
     """Return the folders of the sources' repository with headers that they include and `include` has not."""
     found = dict[str, None]()
+    given = [str(Path(folder).resolve()) for folder in include]
     for path in sources:
         with contextlib.suppress(OSError):  # which nvcc will say
             text = files.text(path, errors="replace")
-            given = [str(Path(folder).resolve()) for folder in include]
             found |= dict.fromkeys(includes.of_repository(path, text, given))
     return found
 

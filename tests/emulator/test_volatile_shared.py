@@ -117,7 +117,7 @@ def test_what_is_left_out_is_found(body: str, left_out: str, kinds: set[str], un
 
 
 def test_lanes_that_read_and_write_at_once_race() -> None:
-    """As before Volta, whose lanes went in step: each lane reads what another one overwrites."""
+    """Run sums as before Volta, whose lanes went in step: each reads what another one overwrites."""
     body = """
   s[t] = v;
   __syncthreads();

@@ -154,7 +154,7 @@ def test_long_buffers_of_which_each_block_has_a_share(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_is_far_from_its_block_is_not_shared(tmp_path: Path) -> None:
-    """Of two halves a share of each would be needed."""
+    """Leave two halves as they are: of each a share would be needed."""
     _, said = check(tmp_path, QUADS.replace("&a[i]", "&a[(i + N / 2) % N]"))
     assert "-a a=4096" not in said
 

@@ -169,10 +169,9 @@ def allocated(source: str, entry: text.Entry, name: str) -> dict[str, int]:
     long = any((known.number(word) or 0) > _WIDE for word in {*re.findall(r"\b[A-Za-z_]\w*", plain)})
     if sizes or long or blocks <= _BLOCKS or launched.grid[0] != blocks:
         return {}
-    shares = {pointer: divmod(size, blocks) for pointer, size in given.items()}
-    return (
-        {} if any(rest for _, rest in shares.values()) else {n: _BLOCKS * s for n, (s, _) in shares.items()}
-    )
+    if any(size % blocks for size in given.values()):
+        return {}
+    return {pointer: _BLOCKS * (size // blocks) for pointer, size in given.items()}
 
 
 def no_sizes(source: str, entry: text.Entry, name: str) -> dict[str, int]:

@@ -63,9 +63,9 @@ class Members:
 def of(name: str, texts: Sequence[str]) -> Members | None:
     """Return the members of a struct that one of `texts` defines; None where they are not known.
 
-    That of ``typedef int Four[4];`` is `ARRAY`.
     So it is with those whose place is not that of numbers one after another: of virtual functions, and where
-    one has an alignment of its own. A template that is specialised is not known, either.
+    one has an alignment of its own. A template that is specialised is not known, either. The only member of
+    ``typedef int Four[4];`` is `ARRAY`.
     """
     if any(re.search(rf"\b(?:struct|class)\s+{name}\s*<[^;{{}}]*\{{", whole) for whole in texts):
         return None

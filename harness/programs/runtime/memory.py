@@ -104,9 +104,8 @@ class DeviceMemory:
         self._freed: list[Allocation] = []
         self._top = GLOBAL_BASE + GAP
         self._pages = Pages(native, self._files[0])
-        self._rooms: list[
-            tuple[int, int, int]
-        ] = []  # from and to which address the host's are how far from here
+        # From and to which address the host's are how far from here.
+        self._rooms: list[tuple[int, int, int]] = []
         self._registered: list[Allocation] = []  # by where they are for host code
         self.used = 0
         self.log: list[tuple[int, int, int, bool]] = []  # what the operation that runs has touched
@@ -196,10 +195,9 @@ class DeviceMemory:
     def registered(self, address: int) -> int:
         """Return where kernels find an address of host memory that is registered; 0 if it is not."""
         place = bisect.bisect(self._registered, address, key=_host) - 1
-        found = self._registered[place] if place >= 0 else None
-        return (
-            0 if found is None or address >= found.host + found.size else found.start + address - found.host
-        )
+        if place < 0 or address >= (found := self._registered[place]).host + found.size:
+            return 0
+        return found.start + address - found.host
 
     def heap(self) -> None:
         """Have the memory that kernels' malloc takes from, which stays from launch to launch."""

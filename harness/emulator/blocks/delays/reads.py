@@ -72,9 +72,8 @@ class _Definitions:
     def __init__(self, code: Executable) -> None:
         self._code, entries = code, code.entry.instructions
         self._all: defaultdict[int, set[int]] = defaultdict(set)  # by register
-        self._before: defaultdict[int, list[int]] = defaultdict(
-            list
-        )  # by instruction, what may come before it
+        # By instruction, what may come before it.
+        self._before: defaultdict[int, list[int]] = defaultdict(list)
         for ins in entries:
             for register in code.registers_of(ins.index)[1]:
                 self._all[register].add(ins.index)
