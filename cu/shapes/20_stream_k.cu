@@ -25,10 +25,11 @@
 // block = "32 * (BM // WM) * (BN // WN) * SLICES + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
-// where = ["8192 < BM * BN <= 32768", "(BM * BN * SLICES > 16384) <= (WM == 64)",
-//          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK", "SLICES <= 2",
-//          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(STAGES == 6) <= (SLICES == 2 and BM == 128)",
-//          "SLICES == 1 or (BM * BN == 16384 and BK == 32)"]
+// where = ["8192 <= BM * BN <= 32768", "(BM * BN * SLICES > 16384) <= (WM == 64)", "WN == min(64, BN)", "BM % WM == 0",
+//          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK", "1 + (BM * BN == 8192) <= SLICES <= 2",
+//          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(WM == 64) == (BN == 32) or BM * BN > 8192",
+//          "(STAGES == 6) <= (SLICES == 2 and (BM == 128 or BM * BN == 8192))",
+//          "SLICES == 1 or (BM * BN <= 16384 and BK == 32)"]
 // shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB - LINES)) + 16 * STAGES"
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
@@ -46,11 +47,11 @@
 // B = {box = ["(1 - LINES) * BK + LINES * BN", "(1 - LINES) * BN + LINES * BK"], swizzle = "LINES * 4 * BK", where = "LINES or not TRANSB"}
 //
 // [params]
-// BM = [128, 64, 256]
-// BN = [256, 128, 64]
+// BM = [128, 64, 256, 32]
+// BN = [256, 128, 64, 32]
 // BK = [32, 16]
 // WM = [64, 32]
-// WN = [64]
+// WN = [64, 32]
 // STAGES = [4, 8, 6]
 // CHUNK = [8, 16]
 // GROUP = [8]
@@ -76,6 +77,7 @@
 #define DEEP (BK / SLICES)   // k of a stage for each slice
 #define ROWS (TM / SLICES)   // of a thread's outputs that it keeps when slices add up
 #define QUADS (ROWS * TN / 4)
+#define MOVES_REGISTERS (CONSUMERS > 128 && (TM * TN > 64 || B_IN_LINES && BM == 32))  // from producers to consumers
 
 typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 
@@ -170,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 
     if (self >= CONSUMERS) {
         // Fewer would do, but ptxas then allocates worse for the consumers.
-        if (CONSUMERS > 128 && TM * TN > 64) setmaxnreg_dec<88>();
+        if (MOVES_REGISTERS) setmaxnreg_dec<88>();
         int stage = 0, parity = 1;
         for (unsigned n = 0; work.get(n, piece); ++n) {
             // Until the exchanged sums have been read, no stage may be loaded.
@@ -181,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         return;
     }
 
-    if (CONSUMERS > 128 && TM * TN > 64) setmaxnreg_inc<208>();
+    if (MOVES_REGISTERS) setmaxnreg_inc<208>();
     const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32;  // uniform in a warp
     const int slice = SLICES > 1 ? self / SLICE : 0;
     const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad

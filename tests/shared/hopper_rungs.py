@@ -26,6 +26,13 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         "20_stream_k",
         {"BM": 64, "BK": 16, "WM": 32, "STAGES": 8, "TRANSA": 1, "TRANSB": 1},
     ),
+    "20 of 32 columns": ("20_stream_k", {"BM": 256, "BN": 32, "WN": 32, "SLICES": 2}),
+    "20 of 32 rows TN": ("20_stream_k", {"BM": 32, "WM": 32, "STAGES": 6, "SLICES": 2, "TRANSA": 1}),
+    "20 of 32 rows in lines": ("20_stream_k", {"BM": 32, "WM": 32, "SLICES": 2, "TRANSB": 1}),
+    "20 of 64 columns TT": (
+        "20_stream_k",
+        {"BN": 64, "WM": 32, "STAGES": 6, "SLICES": 2, "TRANSA": 1, "TRANSB": 1},
+    ),
     "22": ("22_wgmma", {}),
     "22a": ("22a_warp_specialized", {}),
     "22b": ("22b_persistent", {}),
