@@ -124,8 +124,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 for (int j = 0; j < WN / 8; ++j) {
                     const float* pair = &sum[(i / 2 * (WN / 8) + j) * 4 + i % 2 * 2];
                     const int n = warp_n + 8 * j + lane % 4 * 2;
-                    packed->put(m, n, c, pack<OUT>(epilogue(pair[0], row + m, col + n),
-                                                   epilogue(pair[1], row + m, col + n + 1)));
+                    packed->put(m, n, c, pack<ELEMENT>(epilogue(pair[0], row + m, col + n),
+                                                       epilogue(pair[1], row + m, col + n + 1)));
                 }
             }
             __syncthreads();
