@@ -1,11 +1,11 @@
-// An operand with k along its rows, multiplied as it lies (rung 20, of a B that is stored transposed). Its tile need not be
-// transposed: a thread reads four k of a column at once, 16 bytes, where it would read four columns of a k. So TMA can load
-// the tile, swizzled, and eight lanes with eight columns side by side read it without a bank conflict.
+// An operand with k along its rows, multiplied as it lies (rung 20: an A, or a B that is stored transposed). Its tile need not
+// be transposed: a thread reads four k of a row of A, or a column of B, at once, 16 bytes, where it would read four columns of a
+// k. So TMA can load the tile, swizzled, and eight lanes with eight rows or columns side by side read it without a bank conflict.
 #pragma once
 
 #include "tma.cuh"
 
-// A tile of SIDE columns of op(B), a line each, of TILE_K floats. As TMA's swizzle has it, 16-byte unit u of a line lies at
+// A tile of SIDE rows of A or columns of op(B), a line each, of TILE_K floats. As TMA's swizzle has it, 16-byte unit u of a line lies at
 // u ^ lines_swizzle<TILE_K>(line).
 template <int TILE_K>
 __device__ inline int lines_swizzle(int line)
@@ -22,7 +22,7 @@ struct Fp32Lines {
 
     const Map& map;
     const float* matrix;
-    unsigned first;  // column of op(B)
+    unsigned first;  // line
     int last, ld;    // the last one that exists, counted from `first`
     bool mapped;
     const float* from;  // where this thread's part of the next stage begins
@@ -33,7 +33,7 @@ struct Fp32Lines {
     {
     }
 
-    // Called by one thread: ask for the tile from k on. What is past the end of k, or of the columns, is zeros.
+    // Called by one thread: ask for the tile from k on. What is past the end of k, or of the lines, is zeros.
     __device__ void ask(Memory& to, int k, Mbarrier* full) const
     {
         mbarrier_expect_tx(full, sizeof to);

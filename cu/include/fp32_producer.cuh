@@ -3,11 +3,14 @@
 // in a B that is stored transposed, the tile has to be transposed. TMA cannot do that, so threads copy it float by
 // float. The other kind lies as it is needed: TMA loads it if it has a tensor map. (Copied by threads 16 bytes at a
 // time: up to 2% slower. A bulk copy for each row, which needs no map: 12% slower, since a warp issues them one by one.)
-// With B_IN_LINES such a B is left as it lies instead (fp32_lines.cuh, which the kernel includes first).
+// With A_IN_LINES or B_IN_LINES such an operand is left as it lies instead (fp32_lines.cuh, which the kernel includes first).
 #pragma once
 
 #include "tma.cuh"
 
+#ifndef A_IN_LINES
+#define A_IN_LINES 0
+#endif
 #ifndef B_IN_LINES
 #define B_IN_LINES 0
 #endif
@@ -16,15 +19,17 @@ constexpr int PRODUCERS = 128;  // threads
 constexpr int PAD = 4;          // floats after a transposed row: as few as keep 16-byte alignment
 
 // The tensor maps that a kernel takes, as the first of its parameters and as arguments of load().
-#if TRANSA && (!TRANSB || B_IN_LINES)
+#define MAPPED_A (TRANSA || A_IN_LINES)
+#define MAPPED_B (!TRANSB || B_IN_LINES)
+#if MAPPED_A && MAPPED_B
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
 #define MAP_A map_a
 #define MAP_B map_b
-#elif TRANSA
+#elif MAPPED_A
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_a,
 #define MAP_A map_a
 #define MAP_B map_a
-#elif !TRANSB || B_IN_LINES
+#elif MAPPED_B
 #define MAP_PARAMETERS const __grid_constant__ TensorMap map_b,
 #define MAP_A map_b
 #define MAP_B map_b
@@ -137,7 +142,11 @@ struct Fp32Tile {
 
 template <int TILE_M, int TILE_N, int TILE_K, int NUM_STAGES, class Map = TensorMap>
 struct Fp32Producer {
+#if A_IN_LINES
+    typedef Fp32Lines<TILE_M, TILE_K, PRODUCERS, Map> A;
+#else
     typedef Fp32Tile<TILE_M, TILE_K, !TRANSA, Map> A;
+#endif
 #if B_IN_LINES
     typedef Fp32Lines<TILE_N, TILE_K, PRODUCERS, Map> B;
 #else

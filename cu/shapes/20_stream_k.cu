@@ -12,8 +12,9 @@
 // they add up in shared memory. So a tile of half the size keeps as many warps busy, and half as many sums go
 // through L2.
 //
-// A B that is stored transposed is transposed on its way, float by float. A tile of 64 x 256 has so much of it that it
-// stays as it lies: a thread reads four k of a column at once (fp32_lines.cuh).
+// An operand with k along its rows, an A or a B that is stored transposed, is transposed on its way, float by float. The
+// 256 columns of a tile with 64 rows or fewer stay as they lie: a thread reads four k of a column at once (fp32_lines.cuh). So do
+// its 256 rows if WN = 32: the lanes of a warp then form a grid that is tall, not wide.
 //
 // Blocks that wait for each other must run at the same time: the launch is cooperative. Measurements and what
 // did not help: docs/notes/20_stream_k.md.
@@ -25,25 +26,26 @@
 // block = "32 * (BM // WM) * (BN // WN) * SLICES + 128"
 // tile  = ["BM", "BN"]
 // grid  = "SMS"
-// where = ["8192 <= BM * BN <= 32768", "(BM * BN * SLICES > 16384) <= (WM == 64)", "WN == min(64, BN)", "BM % WM == 0",
+// where = ["8192 <= BM * BN <= 32768", "(BM * BN * SLICES > 16384) <= (WM == 64)", "BM % WM == 0", "BN % WN == 0",
+//          "(BN == 32) <= (WN == 32) <= (WM == 64 and BM == 256 and BN <= 64)", "(WM == 64) == (BN == 32) or BM * BN > 8192",
 //          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK", "1 + (BM * BN == 8192) <= SLICES <= 2",
-//          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(WM == 64) == (BN == 32) or BM * BN > 8192",
-//          "(STAGES == 6) <= (SLICES == 2 and (BM == 128 or BM * BN == 8192))",
-//          "SLICES == 1 or (BM * BN <= 16384 and BK == 32)"]
-// shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA + TRANSB - LINES)) + 16 * STAGES"
+//          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(STAGES == 6) <= (SLICES == 2 and (BM == 128 or BM * BN == 8192))",
+//          "SLICES == 1 or (BM * BN <= 16384 and BK == 32)", "(WN == 32) <= (SLICES == 1 + (BN == 32))"]
+// shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA - TALL + TRANSB - LINES)) + 16 * STAGES"
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
-// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91% if not LINES", "FFMA share in loop >= 89%", "no LDGSTS in loop", "no BAR in loop",
-//          "UTMALDG if TRANSA or LINES or not TRANSB", "no LDL", "no STL"]
+// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91% if not LINES and not TALL", "FFMA share in loop >= 89%", "no LDGSTS in loop", "no BAR in loop",
+//          "UTMALDG if TRANSA or TALL or LINES or not TRANSB", "no LDL", "no STL"]
 // claim = "All SMs finish together: the 45 tiles of 128 x 256 of n = 1025 keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
 // [names]
 // LINES = "TRANSB * (BN > 2 * BM)"  # a B that stays as it lies
+// TALL = "(1 - TRANSA) * (WN == 32)"  # an A that does
 //
 // [tensormaps]
-// A = {box = ["BK", "BM"], where = "TRANSA"}
+// A = {box = ["(1 - TALL) * BK + TALL * BM", "(1 - TALL) * BM + TALL * BK"], swizzle = "TALL * 4 * BK", where = "TALL or TRANSA"}
 // B = {box = ["(1 - LINES) * BK + LINES * BN", "(1 - LINES) * BN + LINES * BK"], swizzle = "LINES * 4 * BK", where = "LINES or not TRANSB"}
 //
 // [params]
@@ -61,6 +63,7 @@
 // TRANSB = [0, 1]
 // ///
 
+#define A_IN_LINES (!TRANSA && WN == 32)
 #define B_IN_LINES (TRANSB && BN > 2 * BM)
 
 #include "epilogue.cuh"
@@ -70,26 +73,38 @@
 #include "vector.cuh"
 #include "transpose.cuh"
 
-#define TM (WM / 4)  // a thread's outputs: the lanes of a warp form a 4 x 8 grid, its quads lie 16 rows apart
-#define TN (WN / 8)  // and 32 columns
+#define LANES_M (WN == 32 ? 8 : 4)  // the grid of a warp's lanes
+#define LANES_N (32 / LANES_M)
+#define TM (WM / LANES_M)  // a thread's outputs: its quads of rows lie 4 * LANES_M apart, or its rows LANES_M,
+#define TN (WN / LANES_N)  // and its quads of columns 4 * LANES_N
 #define SLICE (32 * (BM / WM) * (BN / WN))  // threads that compute a whole tile, of a part of each stage's k
 #define CONSUMERS (SLICE * SLICES)  // the producers follow them
 #define DEEP (BK / SLICES)   // k of a stage for each slice
 #define ROWS (TM / SLICES)   // of a thread's outputs that it keeps when slices add up
 #define QUADS (ROWS * TN / 4)
-#define MOVES_REGISTERS (CONSUMERS > 128 && (TM * TN > 64 || B_IN_LINES && BM == 32))  // from producers to consumers
+#define MOVES_REGISTERS (CONSUMERS > 128 && (TM * TN > 64 || SLICES > 1 && (A_IN_LINES || B_IN_LINES)))  // from producers to consumers
 
 typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 
-// The first column quad of a lane.
+// A lane's place in that grid. Neighbours read the same of the side with eight, lanes two apart the same of the other one.
+__device__ inline int lane_m(int lane) { return LANES_M == 4 ? lane / 2 % 4 : lane / 8 * 2 + lane % 2; }
+__device__ inline int lane_n(int lane) { return LANES_N == 4 ? lane / 2 % 4 : lane / 8 * 2 + lane % 2; }
+
+// The first row of a lane, the i-th one from there on, and its first column quad.
+__device__ inline int first_row(int lane) { return A_IN_LINES ? lane_m(lane) : lane_m(lane) * 4; }
+__device__ inline int row_after(int i) { return A_IN_LINES ? i * LANES_M : i / 4 * (4 * LANES_M) + i % 4; }
 __device__ inline int quad_of(int lane)
 {
 #if B_IN_LINES
     return lines_quad(lane);
 #else
-    return lane / 8 * 2 + lane % 2;
+    return lane_n(lane);
 #endif
 }
+
+// The place of element e of quad q among the sums that a thread exchanges with one of the other slice.
+__device__ inline int row_of_quad(int q, int e) { return A_IN_LINES ? q / (TN / 4) : q / TN * 4 + e; }
+__device__ inline int column_of_quad(int q, int e) { return A_IN_LINES ? q % (TN / 4) * 4 + e : q % TN; }
 
 struct Piece {
     unsigned tile, begin, end;  // the stages of the tile, along k
@@ -186,44 +201,57 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
     if (MOVES_REGISTERS) setmaxnreg_inc<208>();
     const int warp = __shfl_sync(~0u, self % SLICE / 32, 0), lane = self % 32;  // uniform in a warp
     const int slice = SLICES > 1 ? self / SLICE : 0;
-    const int tile_m = warp / (BN / WN) * WM + lane / 2 % 4 * 4;  // this thread's first row quad
+    const int warp_m = warp / (BN / WN) * WM, tile_m = warp_m + first_row(lane);  // this thread's first row
     const int warp_n = warp % (BN / WN) * WN, tile_n = warp_n + quad_of(lane) * 4;  // and column quad
     const int kept_m = tile_m + slice * (WM / SLICES);  // of the outputs it keeps
 
-    float a[2][TM];  // fragments of one k, and of the next
-#if B_IN_LINES
-    const int line = warp_n + lane / 8 * 2 + lane % 2;  // its first column; others lie eight apart
-    const int swizzle = lines_swizzle<BK>(line);
-    float b[TN][4];  // four k of each column
-    const auto begin_of_b = [&](int stage) { return Bs[stage][line]; };
-    const auto read_line = [&](int j, const float* bs, int unit) {
-        *(float4*)b[j] = *(const float4*)&bs[j * 8 * BK + (unit ^ swizzle) * 4];
+    // Fragments: of one k, and of the next; of lines four k of each, of which the first is given here.
+#if A_IN_LINES
+    const int line_a = warp_m + lane_m(lane), swizzle_a = lines_swizzle<BK>(line_a);
+    float a[TM][4];
+    const auto begin_of_a = [&](int stage) { return As[stage][line_a]; };
+    const auto read_a = [](int, const float*) {};
+    const auto read_line_a = [&](int i, const float* as, int unit) {
+        *(float4*)a[i] = *(const float4*)&as[i * LANES_M * BK + (unit ^ swizzle_a) * 4];
     };
+    const auto a_of = [&](int i, int k) { return a[i][k % 4]; };
+#else
+    float a[2][TM];
+    const auto begin_of_a = [&](int stage) { return &As[stage][slice * DEEP][tile_m]; };
+    const auto read_a = [&](int which, const float* as) {
+        for (int i = 0; i < TM; i += 4) *(float4*)&a[which][i] = *(const float4*)&as[i * LANES_M];
+    };
+    const auto read_line_a = [](int, const float*, int) {};
+    const auto a_of = [&](int i, int k) { return a[k % 2][i]; };
+#endif
+#if B_IN_LINES
+    const int line_b = warp_n + lane_n(lane), swizzle_b = lines_swizzle<BK>(line_b);
+    float b[TN][4];
+    const auto begin_of_b = [&](int stage) { return Bs[stage][line_b]; };
+    const auto read_b = [](int, const float*) {};
+    const auto read_line_b = [&](int j, const float* bs, int unit) {
+        *(float4*)b[j] = *(const float4*)&bs[j * LANES_N * BK + (unit ^ swizzle_b) * 4];
+    };
+    const auto b_of = [&](int j, int k) { return b[j][k % 4]; };
 #else
     float b[2][TN];
     const auto begin_of_b = [&](int stage) { return &Bs[stage][slice * DEEP][tile_n]; };
-    const auto read_line = [](int, const float*, int) {};
-#endif
-    const int first_unit = slice * DEEP / 4;
-    const auto read = [&](int which, const float* as, const float* bs) {
-        for (int i = 0; i < TM; i += 4) *(float4*)&a[which][i] = *(const float4*)&as[i * 4];
-#if !B_IN_LINES
-        for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * 8];
-#endif
+    const auto read_b = [&](int which, const float* bs) {
+        for (int j = 0; j < TN; j += 4) *(float4*)&b[which][j] = *(const float4*)&bs[j * LANES_N];
     };
-#if B_IN_LINES
-    const auto b_of = [&](int j, int k) { return b[j][k % 4]; };
-#else
+    const auto read_line_b = [](int, const float*, int) {};
     const auto b_of = [&](int j, int k) { return b[k % 2][j]; };
 #endif
+    const int first_unit = slice * DEEP / 4;
 
     int stage = 0, parity = 0;
     const float *as, *bs;
     const auto begin = [&] {
         mbarrier_wait(full + stage, parity);
-        as = &As[stage][slice * DEEP][tile_m], bs = begin_of_b(stage);
-        read(0, as, bs);
-        for (int j = 0; j < TN; ++j) read_line(j, bs, first_unit);
+        as = begin_of_a(stage), bs = begin_of_b(stage);
+        read_a(0, as), read_b(0, bs);
+        for (int i = 0; i < TM; ++i) read_line_a(i, as, first_unit);
+        for (int j = 0; j < TN; ++j) read_line_b(j, bs, first_unit);
     };
     begin();
     bool more = true;
@@ -248,19 +276,29 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
                 #pragma unroll  // the index of the fragment must be a constant: registers cannot be indexed
                 for (int k = 1; k <= CHUNK; ++k) {
                     if (k < CHUNK) {
-                        read(k % 2, as + k * Producer::PITCH_A, bs + k * Producer::PITCH_B);
+                        read_a(k % 2, as + k * Producer::PITCH_A), read_b(k % 2, bs + k * Producer::PITCH_B);
                     } else {
-                        as = chunk < DEEP ? as + CHUNK * Producer::PITCH_A : &As[stage][slice * DEEP][tile_m];
+                        as = chunk < DEEP ? as + CHUNK * Producer::PITCH_A : begin_of_a(stage);
                         bs = chunk < DEEP ? bs + CHUNK * Producer::PITCH_B : begin_of_b(stage);
-                        read(0, as, bs);
+                        read_a(0, as), read_b(0, bs);
                     }
                     const int next_unit = first_unit + (k < CHUNK || chunk < DEEP ? (chunk - CHUNK + k) / 4 : 0);
+                    // Back and forth, so that an operand is reused, and lines of the next four k when these are done.
+#if A_IN_LINES
+                    for (int i = 0; i < TM; ++i)
+                        for (int j = 0; j < TN; ++j) {
+                            const int n = i % 2 ? TN - 1 - j : j;
+                            sum[i][n] += a_of(i, k - 1) * b_of(n, k - 1);
+                            if (k % 4 == 0 && j == TN - 1) read_line_a(i, as, next_unit);
+                        }
+#else
                     for (int j = 0; j < TN; ++j)
                         for (int i = 0; i < TM; ++i) {
-                            const int m = j % 2 ? TM - 1 - i : i;  // back and forth: a[m] is reused
-                            sum[m][j] += a[(k - 1) % 2][m] * b_of(j, k - 1);
-                            if (k % 4 == 0 && i == TM - 1) read_line(j, bs, next_unit);  // the next four
+                            const int m = j % 2 ? TM - 1 - i : i;
+                            sum[m][j] += a_of(m, k - 1) * b_of(j, k - 1);
+                            if (k % 4 == 0 && i == TM - 1) read_line_b(j, bs, next_unit);
                         }
+#endif
                 }
             }
             mbarrier_arrive(empty + done);  // may be filled again
@@ -269,17 +307,16 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         float mine[ROWS][TN];  // the sums it keeps: all, or a half, and the other half goes to the other slice
         if (SLICES > 1) {
             named_barrier_sync<CONSUMERS>();  // all have read the last stage
-            // Four sums of a column, swapped in pairs: so the registers of sum[m][n] and a[m] differ in parity, and
-            // lie in different register banks.
+            // Four sums of a column, or of a row where A lies in lines, swapped in pairs: so the registers of sum[m][n] and a[m],
+            // or b[n], differ in parity, and lie in different register banks.
             #pragma unroll
             for (int to = 0; to < 2; ++to)
                 if (slice != to)
                     #pragma unroll
-                    for (int i = to * ROWS; i < to * ROWS + ROWS; i += 4)
-                        #pragma unroll
-                        for (int j = 0; j < TN; ++j)
-                            exchanged[i % ROWS / 4 * TN + j][(self + SLICE) % CONSUMERS] =
-                                make_float4(sum[i + 1][j], sum[i][j], sum[i + 3][j], sum[i + 2][j]);
+                    for (int q = 0; q < QUADS; ++q) {
+                        const auto v = [&](int e) { return sum[to * ROWS + row_of_quad(q, e)][column_of_quad(q, e)]; };
+                        exchanged[q][(self + SLICE) % CONSUMERS] = make_float4(v(1), v(0), v(3), v(2));
+                    }
             named_barrier_sync<CONSUMERS>();
         }
         #pragma unroll
@@ -288,12 +325,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             for (int j = 0; j < TN; ++j) mine[i][j] = slice ? sum[TM - ROWS + i][j] : sum[i][j];
         if (SLICES > 1)
             #pragma unroll
-            for (int i = 0; i < ROWS; i += 4)
-                #pragma unroll
-                for (int j = 0; j < TN; ++j) {
-                    const float4 v = exchanged[i / 4 * TN + j][self];
-                    mine[i + 1][j] += v.x, mine[i][j] += v.y, mine[i + 3][j] += v.z, mine[i + 2][j] += v.w;
-                }
+            for (int q = 0; q < QUADS; ++q) {
+                const float4 v = exchanged[q][self];
+                const auto add = [&](int e, float x) { mine[row_of_quad(q, e)][column_of_quad(q, e)] += x; };
+                add(1, v.x), add(0, v.y), add(3, v.z), add(2, v.w);
+            }
 #if B_IN_LINES
         #pragma unroll
         for (int i = 0; i < ROWS; ++i) lines_to_quads(mine[i]);
@@ -317,27 +353,28 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
         const unsigned row = row_of(now.tile) + kept_m, col = col_of(now.tile) + tile_n;
         float* c = C + (long long)row * ldc + col;
-        const long long next_quad = 13ll * ldc;  // quads lie 16 rows apart: from the fourth row of one to the next
+        const auto below = [&](int i) { return (row_after(i) - row_after(i - 1)) * (long long)ldc; };  // from the row before
         if (row - kept_m + BM <= M && col - tile_n + BN <= N && aligned16(C, ldc) && beta == 0.f && !EPILOGUE) {
             #pragma unroll
-            for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : next_quad)  // no branches: few instructions to fetch
+            for (int i = 0; i < ROWS; c += below(++i))  // no branches: few instructions to fetch
                 #pragma unroll
                 for (int j = 0; j < TN; j += 4)
-                    *(float4*)(c + j * 8) = make_float4(alpha * mine[i][j], alpha * mine[i][j + 1],
-                                                        alpha * mine[i][j + 2], alpha * mine[i][j + 3]);
+                    *(float4*)(c + j * LANES_N) = make_float4(alpha * mine[i][j], alpha * mine[i][j + 1],
+                                                              alpha * mine[i][j + 2], alpha * mine[i][j + 3]);
             continue;
         }
-        if (!aligned16(C, ldc)) {
+        if (LANES_M == 4 && !aligned16(C, ldc)) {
             store_transposed(C, ldc, row, col, mine, M, N, alpha, beta, epilogue);
             continue;
         }
         #pragma unroll  // registers cannot be indexed: i and j must be constants
-        for (int i = 0; i < ROWS; ++i, c += i % 4 ? ldc : next_quad) {
-            const unsigned m = row + i / 4 * 16 + i % 4;
+        for (int i = 0; i < ROWS; c += below(++i)) {
+            const unsigned m = row + row_after(i);
             if (m >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store4(c + j * 8, &mine[i][j], N - (int)(col + j * 8), true, alpha, beta, epilogue, m, col + j * 8);
+                store4(c + j * LANES_N, &mine[i][j], N - (int)(col + j * LANES_N), LANES_M == 4 || aligned16(C, ldc), alpha, beta, epilogue, m,
+                       col + j * LANES_N);
         }
     }
 
@@ -353,13 +390,12 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         const unsigned begin = (blockIdx.x - low) * (QUADS * CONSUMERS) / sharers;
         const unsigned end = (blockIdx.x - low + 1) * (QUADS * CONSUMERS) / sharers;
         const Epilogue epilogue = MAKE_EPILOGUE(M, N, ldc);
-        const unsigned first_row = row_of(piece.tile), first_col = col_of(piece.tile);
+        const unsigned tile_row = row_of(piece.tile), tile_col = col_of(piece.tile);
         const auto store = [&](unsigned at, const float4& v) {
             const unsigned quad = at / CONSUMERS, thread = at % CONSUMERS;  // whose sums they are
-            const int w = thread % SLICE / 32, l = thread % 32, i = quad / (TN / 4), j = quad % (TN / 4) * 32;
-            const unsigned row = first_row + w / (BN / WN) * WM + thread / SLICE * (WM / SLICES)
-                                 + l / 2 % 4 * 4 + i / 4 * 16 + i % 4;
-            const unsigned col = first_col + w % (BN / WN) * WN + quad_of(l) * 4 + j;
+            const int w = thread % SLICE / 32, l = thread % 32, i = quad / (TN / 4), j = quad % (TN / 4) * 4;
+            const unsigned row = tile_row + w / (BN / WN) * WM + thread / SLICE * (WM / SLICES) + first_row(l) + row_after(i);
+            const unsigned col = tile_col + w % (BN / WN) * WN + quad_of(l) * 4 + j * LANES_N;
             const float total[4] = {v.x, v.y, v.z, v.w};
             if (row < M)
                 store4(C + (long long)row * ldc + col, total, N - (int)col, aligned16(C, ldc), 1.f, beta,

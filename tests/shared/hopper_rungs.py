@@ -27,6 +27,11 @@ VARIANTS: dict[str, tuple[str, dict[str, int]]] = {
         {"BM": 64, "BK": 16, "WM": 32, "STAGES": 8, "TRANSA": 1, "TRANSB": 1},
     ),
     "20 of 32 columns": ("20_stream_k", {"BM": 256, "BN": 32, "WN": 32, "SLICES": 2}),
+    "20 of 32 columns TT": (
+        "20_stream_k",
+        {"BM": 256, "BN": 32, "WN": 32, "STAGES": 6, "SLICES": 2, "TRANSA": 1, "TRANSB": 1},
+    ),
+    "20 of 256 rows in lines NT": ("20_stream_k", {"BM": 256, "BN": 64, "WN": 32, "TRANSB": 1}),
     "20 of 32 rows TN": ("20_stream_k", {"BM": 32, "WM": 32, "STAGES": 6, "SLICES": 2, "TRANSA": 1}),
     "20 of 32 rows in lines": ("20_stream_k", {"BM": 32, "WM": 32, "SLICES": 2, "TRANSB": 1}),
     "20 of 64 columns TT": (
