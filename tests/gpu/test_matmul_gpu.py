@@ -142,7 +142,11 @@ def test_out_may_not_overlap_and_host_memory_is_refused(gpu: Context, stream: St
 
 
 @pytest.fixture(
-    params=[{}, {"BM": 64, "WM": 32, "CHUNK": 16}, {"BN": 128, "STAGES": 6, "SLICES": 2}], ids=str
+    params=[
+        *({}, {"BM": 64, "WM": 32, "CHUNK": 16}, {"BN": 128, "STAGES": 6, "SLICES": 2}),
+        {"BM": 256, "BN": 32, "WN": 32, "SLICES": 2},
+    ],
+    ids=str,
 )
 def stream_k(gpu: Context, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Every product by rung 20, whose launches share tiles through a workspace."""
