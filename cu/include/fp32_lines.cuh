@@ -1,12 +1,13 @@
-// An operand with k along its rows, multiplied as it lies (rung 20: an A, or a B that is stored transposed). Its tile need not
-// be transposed: a thread reads four k of a row of A, or a column of B, at once, 16 bytes, where it would read four columns of a
-// k. So TMA can load the tile, swizzled, and eight lanes with eight rows or columns side by side read it without a bank conflict.
+// An operand with k along its rows, multiplied as it lies (rung 20: an A, or a B that is stored transposed). Its tile
+// need not be transposed: a thread reads four k of a row of A, or of a column of B, at once, 16 bytes, where it would
+// read four columns of a k. So TMA can load the tile, swizzled, and eight lanes with eight lines side by side read it
+// without a bank conflict.
 #pragma once
 
 #include "tma.cuh"
 
-// A tile of SIDE rows of A or columns of op(B), a line each, of TILE_K floats. As TMA's swizzle has it, 16-byte unit u of a line lies at
-// u ^ lines_swizzle<TILE_K>(line).
+// A tile of SIDE rows of A or columns of op(B), a line each, of TILE_K floats. As TMA's swizzle has it, 16-byte unit u of
+// a line lies at u ^ lines_swizzle<TILE_K>(line).
 template <int TILE_K>
 __device__ inline int lines_swizzle(int line)
 {

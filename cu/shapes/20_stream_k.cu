@@ -12,9 +12,9 @@
 // they add up in shared memory. So a tile of half the size keeps as many warps busy, and half as many sums go
 // through L2.
 //
-// An operand with k along its rows, an A or a B that is stored transposed, is transposed on its way, float by float. The
-// 256 columns of a tile with 64 rows or fewer stay as they lie: a thread reads four k of a column at once (fp32_lines.cuh). So do
-// its 256 rows if WN = 32: the lanes of a warp then form a grid that is tall, not wide.
+// An operand with k along its rows, an A or a B that is stored transposed, is transposed on its way, float by float.
+// The 256 columns of a tile with 64 rows or fewer stay as they lie: a thread reads four k of a column at once
+// (fp32_lines.cuh). So do 256 rows of A if WN = 32: the lanes of a warp then form a grid that is tall, not wide.
 //
 // Blocks that wait for each other must run at the same time: the launch is cooperative. Measurements and what
 // did not help: docs/notes/20_stream_k.md.
@@ -29,14 +29,15 @@
 // where = ["8192 <= BM * BN <= 32768", "(BM * BN * SLICES > 16384) <= (WM == 64)", "BM % WM == 0", "BN % WN == 0",
 //          "(BN == 32) <= (WN == 32) <= (WM == 64 and BM == 256 and BN <= 64)", "(WM == 64) == (BN == 32) or BM * BN > 8192",
 //          "BK * STAGES <= 64 + 64 * SLICES", "CHUNK < BK", "1 + (BM * BN == 8192) <= SLICES <= 2",
-//          "(SLICES == 1 and WM == 64) <= (CHUNK == 8)", "(STAGES == 6) <= (SLICES == 2 and (BM == 128 or BM * BN == 8192))",
+//          "(SLICES == 1 and WM == 64 or BM * BN == 8192) <= (CHUNK == 8)",
+//          "(STAGES == 6) <= (SLICES == 2 and (BM == 128 or BM * BN == 8192))",
 //          "SLICES == 1 or (BM * BN <= 16384 and BK == 32)", "(WN == 32) <= (SLICES == 1 + (BN == 32))"]
 // shared = "4 * STAGES * BK * (BM + BN + 4 * (1 - TRANSA - TALL + TRANSB - LINES)) + 16 * STAGES"
 // cooperative = true
 // workspace = "16 * SMS + 8 * SMS * BM * BN"
 // loads = "BM + BN"
-// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91% if not LINES and not TALL", "FFMA share in loop >= 89%", "no LDGSTS in loop", "no BAR in loop",
-//          "UTMALDG if TRANSA or TALL or LINES or not TRANSB", "no LDL", "no STL"]
+// sass  = ["LDS.128 in loop >= 32", "FFMA share in loop >= 91% if not LINES and not TALL", "FFMA share in loop >= 89%",
+//          "no LDGSTS in loop", "no BAR in loop", "UTMALDG if TRANSA or TALL or LINES or not TRANSB", "no LDL", "no STL"]
 // claim = "All SMs finish together: the 45 tiles of 128 x 256 of n = 1025 keep 132 SMs busy, not 45."
 // predict = ["seconds <= 0.6 of 16_pipeline at N=1024"]
 //
@@ -45,8 +46,8 @@
 // TALL = "(1 - TRANSA) * (WN == 32)"  # an A that does
 //
 // [tensormaps]
-// A = {box = ["(1 - TALL) * BK + TALL * BM", "(1 - TALL) * BM + TALL * BK"], swizzle = "TALL * 4 * BK", where = "TALL or TRANSA"}
-// B = {box = ["(1 - LINES) * BK + LINES * BN", "(1 - LINES) * BN + LINES * BK"], swizzle = "LINES * 4 * BK", where = "LINES or not TRANSB"}
+// A = {box = ["BK + TALL * (BM - BK)", "BM + TALL * (BK - BM)"], swizzle = "TALL * 4 * BK", where = "TALL or TRANSA"}
+// B = {box = ["BK + LINES * (BN - BK)", "BN + LINES * (BK - BN)"], swizzle = "LINES * 4 * BK", where = "LINES or not TRANSB"}
 //
 // [params]
 // BM = [128, 64, 256, 32]
@@ -82,7 +83,8 @@
 #define DEEP (BK / SLICES)   // k of a stage for each slice
 #define ROWS (TM / SLICES)   // of a thread's outputs that it keeps when slices add up
 #define QUADS (ROWS * TN / 4)
-#define MOVES_REGISTERS (CONSUMERS > 128 && (TM * TN > 64 || SLICES > 1 && (A_IN_LINES || B_IN_LINES)))  // from producers to consumers
+// Whether producers leave registers to consumers.
+#define MOVES_REGISTERS (CONSUMERS > 128 && (TM * TN > 64 || SLICES > 1 && (A_IN_LINES || B_IN_LINES)))
 
 typedef Fp32Producer<BM, BN, BK, STAGES> Producer;
 
@@ -307,8 +309,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
         float mine[ROWS][TN];  // the sums it keeps: all, or a half, and the other half goes to the other slice
         if (SLICES > 1) {
             named_barrier_sync<CONSUMERS>();  // all have read the last stage
-            // Four sums of a column, or of a row where A lies in lines, swapped in pairs: so the registers of sum[m][n] and a[m],
-            // or b[n], differ in parity, and lie in different register banks.
+            // Four sums of a column, or of a row if A lies in lines, swapped in pairs: so the registers of sum[m][n] and
+            // a[m], or b[n], differ in parity, and lie in different register banks.
             #pragma unroll
             for (int to = 0; to < 2; ++to)
                 if (slice != to)
@@ -373,8 +375,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
             if (m >= M) continue;
             #pragma unroll
             for (int j = 0; j < TN; j += 4)
-                store4(c + j * LANES_N, &mine[i][j], N - (int)(col + j * LANES_N), LANES_M == 4 || aligned16(C, ldc), alpha, beta, epilogue, m,
-                       col + j * LANES_N);
+                store4(c + j * LANES_N, &mine[i][j], N - (int)(col + j * LANES_N), LANES_M == 4 || aligned16(C, ldc),
+                       alpha, beta, epilogue, m, col + j * LANES_N);
         }
     }
 
