@@ -315,6 +315,12 @@ def lengthened(problem: Problem) -> Mapping[str, int]:
     return found
 
 
+def doubted(problem: Problem) -> Mapping[str, int]:
+    """Return the elements that were guessed first of buffers whose kernel goes farther without a reason."""
+    found: Mapping[str, int] = getattr(problem, "_doubted", {})
+    return found
+
+
 def after(problem: Problem) -> tuple[str, ...]:
     """Return the kernels and functions that made what the buffers of a guessed problem hold, in order."""
     found: tuple[str, ...] = getattr(problem, "_after", ())

@@ -31,9 +31,9 @@ _REAL = ("float", "double", "half", "__half")
 _TAKEN = frozenset(
     re.findall(
         r"\w+",
-        """_after _aliases _given _lengthened _longer _mistakes _operands _parameters _still _types _zeroed
-        accumulates arguments atol axes bench_axes buffer_bytes bytes constants element_types extents flops
-        from_axes inputs intensity label outputs reference rtol scalar self unverified updated variables
+        """_after _aliases _doubted _given _lengthened _longer _mistakes _operands _parameters _still _types
+        _zeroed accumulates arguments atol axes bench_axes buffer_bytes bytes constants element_types extents
+        flops from_axes inputs intensity label outputs reference rtol scalar self unverified updated variables
         verify_axes""",
     )
 )

@@ -93,6 +93,13 @@ class Parameters:
         """Return what the indices of pointers stay below, by name."""
         return {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
 
+    @functools.cached_property
+    def _made(self) -> set[str]:
+        """Return the pointers that host code allocates, be it as long as nothing tells."""
+        bytes_of = self.launched and zip(self.launched.bytes, self.launched.lengths, strict=False)
+        told = zip(self.entry.parameters, bytes_of or (), strict=False)
+        return {p.name for p, known in told if any(known)}
+
     def least(self, sizes: Mapping[str, Any]) -> int:
         """Return the least size, below which integers are indices."""
         return min((sizes[name] for name in (*self.whole, *self.dimensions.variable)), default=1)
@@ -192,27 +199,36 @@ class Parameters:
         """Return the problem with the pointers that are longer than guessed; None if there are none.
 
         With sizes they are at least twice as long: one that is a little shorter than its kernel goes was
-        guessed right, and the kernel goes too far. One that ends at a sum of sizes is not.
+        guessed right, and the kernel goes too far. One that ends at a sum of sizes is not. Where nothing
+        explains how far the kernel goes, but it is twice as far, the guess is in doubt, and not the kernel.
 
         reached: how far the kernel went, in bytes
         """
         sizes = {name: getattr(problem, name) for name in self.whole}
         fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
-        given, more = problem._given, {}
+        threads = [n * self.dimensions.block.get(axis, 1) for n, axis in zip(grid, "xyz", strict=False)]
+        given, more, doubted = problem._given, dict[str, int](), dict[str, int]()
         guessed = reached.keys() - given.keys() - self.held.keys() - self.lengths.keys()
         beyond = [p for p in self.pointers if p.name in guessed and p.name == self.dimensions.called(p.name)]
         names = [p.name for p in beyond]
         means = reach.of(self.entry, names, self.whole, self.numbers, self.threads, self.source)
-        for p in beyond:
-            count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
-            much = not sizes or count >= 2 * getattr(problem, p.name)
-            known = much and means.explains(p.name, count, sizes, fixed, grid)
-            if not rest and (known or means.ends(p.name, count, sizes)):
-                more[p.name] = count
-        if not more:
+        for name in names:
+            count, rest = divmod(reached[name], elements.size(self.types[name]))
+            if count > reach.LONGEST:
+                continue
+            twice = count >= 2 * (first := getattr(problem, name))
+            ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
+            if not rest and (((twice or not sizes) and count in ends) or count in shifts):
+                more[name] = count
+            elif twice and name not in self._made:
+                far = count in means.unguarded(name, sizes | fixed, threads)
+                if not far and not reach.past(count, ends | shifts, first):
+                    doubted[name] = count + (rest > 0)
+        if not more | doubted:
             return None
-        found: Any = type(problem).from_axes({**given, **more})
+        found: Any = type(problem).from_axes({**given, **more, **doubted})
         found._given, found._lengthened = given, {name: getattr(problem, name) for name in more}
+        found._doubted = {name: getattr(problem, name) for name in doubted}
         found._aliases = problem._aliases
         longer: ArrayProblem = found
         return longer
