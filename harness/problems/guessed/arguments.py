@@ -21,7 +21,7 @@ from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors, tiles
-from harness.kernels.cpp.host.order import mistakes
+from harness.kernels.cpp.host.order import mistakes, refused
 from harness.kernels.cpp.source import functors, macros, strided
 from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
@@ -246,9 +246,10 @@ def _integers(
     used = calls.reached(texts, entry.body)
     enums = ((p.name, elements.enumerator(p.type, texts, used)) for p in values)
     fixed = {name: value for name, value in enums if value is not None}
-    ties = functors.tied(host, entry, launches.of(host, name))
+    ties = functors.tied(host, entry, launched := launches.of(host, name))
     done = {*fixed, *(n for n, given in ties.items() if n in kinds and pointed.settled(types[n], given))}
     ints = [p.name for p in values if p.name not in done and any("int" in kind for kind in kinds[p.name])]
+    fixed |= {n: number for n, number in refused.numbers(host, launched, entry).items() if n in kinds}
     few = guesses.no_sizes(host, entry, name)
     powers = {n for n in ints if few.get(n, 2) > 1 and extents.shift(entry.body, n)}
     small = {n for n, number in few.items() if number > 1}
@@ -267,7 +268,7 @@ def _integers(
 def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
     """Return what the text says of a kernel, with the macros of `host` in their place, by axes.
 
-    What it does by objects that it is given stands behind it.
+    What it does by objects that it is given stands behind it, and what host code asserts of its sizes.
 
     Raises UsageError where that is not enough.
     """
@@ -285,7 +286,8 @@ def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
             hint=f"name an instance: --entry '{instances.example(entry)}'",
         )
     whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host, kernel.entry))
-    return functors.shown(whole, texts, entry.types(kernel.entry))
+    whole = functors.shown(whole, texts, entry.types(kernel.entry))
+    return refused.asserted(host, launches.of(host, kernel.entry), whole)
 
 
 def _maps(

@@ -26,7 +26,8 @@ from harness.problems.arrays import ArrayProblem
 from harness.problems.guessed import contents, pointed, reach
 from harness.problems.guessed.dimensions import Dimensions
 from harness.problems.guessed.pictures.images import Images
-from harness.problems.protocol import Axes
+from harness.problems.protocol import Axes, lengthened
+from harness.problems.protocol import doubted as in_doubt
 
 _LONGEST = 2**28  # elements of a guess
 
@@ -224,11 +225,17 @@ class Parameters:
                 far = count in means.unguarded(name, sizes | fixed, threads)
                 if not far and not reach.past(count, ends | shifts, first):
                     doubted[name] = count + (rest > 0)
+            elif name in in_doubt(problem):
+                doubted[name] = count + (rest > 0)
         if not more | doubted:
             return None
-        found: Any = type(problem).from_axes({**given, **more, **doubted})
-        found._given, found._lengthened = given, {name: getattr(problem, name) for name in more}
-        found._doubted = {name: getattr(problem, name) for name in doubted}
+        lengths = {name: getattr(problem, name) for name in (*more, *doubted)}
+        known = {**lengthened(problem), **in_doubt(problem)}  # of the launch before
+        before = {name: getattr(problem, name) for name in known}
+        found: Any = type(problem).from_axes({**given, **before, **more, **doubted})
+        found._given = given
+        found._lengthened = {name: lengths[name] for name in more} | dict(lengthened(problem))
+        found._doubted = {name: lengths[name] for name in doubted} | dict(in_doubt(problem))
         found._aliases = problem._aliases
         longer: ArrayProblem = found
         return longer

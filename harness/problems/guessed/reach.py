@@ -110,7 +110,7 @@ def past(elements: int, ends: Iterable[int], guessed: int) -> bool:
     That is what a guard does that is missing or off: the rest of a block, a row, an element.
     """
     over = elements % guessed
-    return 0 < over <= _OVER * elements or any(end < elements <= _PAST * end for end in ends)
+    return 0 < over <= _OVER * guessed or any(end < elements <= _PAST * end for end in ends)
 
 
 def of(
