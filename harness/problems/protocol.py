@@ -57,6 +57,17 @@ class Struct:
         return bytes(data + bytes(-len(data) % self.align))
 
 
+@dataclass(frozen=True)
+class Place(Struct):
+    """An argument that leads `offset` bytes into an operand, which is its only member."""
+
+    offset: int = 0
+
+    def pack(self, address: Callable[[str], int], encode: Callable[[Tensor], bytes] | None = None) -> bytes:
+        """Return the pointer's bytes."""
+        return super().pack(lambda name: address(name) + self.offset, encode)
+
+
 def _align(member: Member) -> int:
     if isinstance(member, Struct):
         return member.align

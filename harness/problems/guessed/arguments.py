@@ -37,7 +37,7 @@ from harness.problems.guessed import (
 )
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.guessed.pictures import images, textures
-from harness.problems.protocol import Argument
+from harness.problems.protocol import Argument, Place
 
 _OBJECT = (
     "no call such as tex2D<float>(tex, x, y) takes it here; in Python emulate(ptx, ..., "
@@ -110,12 +110,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     first = {p.name: fixed.get(p.name, usual.get(p.name, constants.given.get(p.name, 1.0))) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
-    tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
-    body, plain, names = (
-        pointed.plain(entry.body, tables, types),
-        text.blank(texts[0]),
-        [p.name for p in pointers],
-    )
+    body, plain = pointed.plain(entry.body, pointers, types), text.blank(texts[0])
+    names = [p.name for p in pointers]
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
@@ -202,7 +198,9 @@ def _passed(
     found |= {n: shaped.argument(n, types[n], axes) for n in shaped.ranks} | problem._aliases
     found |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
     found |= {n: pointed.array(n, maps[n], each.number(axes)) for n, each in known.several.items()}
-    found |= known.images.arguments(axes)
+    found |= known.images.arguments(axes) | {
+        n: Place({n: n}, at * elements.size(types[n])) for n, at in known.places.items() if n not in found
+    }
     tables = (p.name for p in known.pointers if any(elements.pointers(types[p.name])))
     return found | {n: pointed.table(n, types[n], axes[n]) for n in tables}
 

@@ -23,7 +23,7 @@ from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import contents, pointed, reach
+from harness.problems.guessed import allocated, contents, pointed, reach
 from harness.problems.guessed.dimensions import Dimensions
 from harness.problems.guessed.pictures.images import Images
 from harness.problems.protocol import Axes, lengthened
@@ -95,6 +95,11 @@ class Parameters:
         return {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
 
     @functools.cached_property
+    def places(self) -> dict[str, int]:
+        """Return how far into a buffer host code lets pointers lead; as much is behind its end."""
+        return allocated.places(self.launched, self.entry, self.numbers)
+
+    @functools.cached_property
     def _made(self) -> set[str]:
         """Return the pointers that host code allocates, be it as long as nothing tells."""
         bytes_of = self.launched and zip(self.launched.bytes, self.launched.lengths, strict=False)
@@ -143,6 +148,7 @@ class Parameters:
             vectors = {n: counted[size] for n, size in self.ended.items() if size in counted}
             found |= {n: max(1, count) + self.holds[n].begins for n, count in vectors.items()}
         found = {n: max(count, rows // elements.size(self.types[n])) for n, count in found.items()}
+        found |= {n: found[n] + 2 * at for n, at in self.places.items() if n in found}
         blocks = self.blocks(self.integers(axes))
         for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
             if at.shares * blocks >= (1 if "x" in self.entry.items else 2) * found[name]:
@@ -276,6 +282,11 @@ class Parameters:
                         x[-1] = min(most, np.iinfo(x.dtype).max)
                 made[name] = x
         self._divide(made, least, rng)
+        for counters, keys in contents.slots(self.entry.body, [*made]):
+            c, k = made[counters], made[keys]
+            if c.dtype.kind in "iu" and k.dtype.kind in "iu" and c.ndim == k.ndim == 1 and k.max() < len(c):
+                many = np.bincount(k, minlength=len(c))
+                c[...] = (np.cumsum(many) - many).astype(c.dtype)
         return made | self.images.drawn(sizes, rng, least)
 
     def _divide(self, made: Mapping[str, NDArray[Any]], least: int, rng: np.random.Generator) -> None:

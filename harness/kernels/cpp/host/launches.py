@@ -32,7 +32,7 @@ _SUMS = re.compile(  # of PyTorch: the type that sums of scalar_t have
     r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?(?:\w+\s*::\s*)*(?:opmath_type|acc_type|OpMathType|AccumulateType)\s*<"
 )
 _DECLTYPE = re.compile(r"\bdecltype\s*\(\s*(\w+)\s*\)")
-INDEX = re.compile(r"(?i:index|idx|offset)")  # of a template's parameter: integers
+INDEX = re.compile(r"(?i:index|idx|offset)|(?:\A|_)(?i:id)(?=[A-Z_])")  # of a template's parameter: integers
 _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
 _DECLARED = re.compile(r"[\w*&>]\s+[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
