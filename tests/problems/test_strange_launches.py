@@ -140,6 +140,20 @@ MOVED = """__global__ void moved(double* x, const int* first, const int* count, 
   }
 }
 """
+HASHED = """struct Pair { unsigned key, value; };
+const unsigned kCapacity = 1 << 16, kEmpty = 0xffffffff;
+__device__ unsigned hash(unsigned k) { k ^= k >> 8; k *= 0x9e3779b1; return k & (kCapacity - 1); }
+__global__ void hashed(Pair* table, const Pair* pairs, unsigned n) {
+  unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  unsigned key = pairs[i].key, slot = hash(key);
+  while (true) {
+    unsigned before = atomicCAS(&table[slot].key, kEmpty, key);
+    if (before == kEmpty || before == key) { atomicExch(&table[slot].value, pairs[i].value); return; }
+    slot = (slot + 1) & (kCapacity - 1);
+  }
+}
+"""
 CASES = {
     "a stream before a launch": (BLURRED, "--block 12,12,1", "T + 2 * R][T + 2 * R]", "T + R][T + R]"),
     "a number that host code wants": (SCALED, "-a cols=512", "out[threadIdx.x] =", "out[threadIdx.x + 1] ="),
@@ -150,6 +164,12 @@ CASES = {
     "a template's block": (SUMMED, "--block 128,1,1", "  __syncthreads();\n  for", "  for"),
     "columns of one block": (FACTORED, "-a n=64", "  __syncthreads();\n  for", "  for"),
     "slots behind each other": (BUCKETS, "-a order=1000", "order[at] =", "order[at + 1] ="),
+    "a table of a number": (
+        HASHED,
+        "-a table=65536",
+        "atomicExch(&table[slot].value, pairs[i].value)",
+        "table[slot].value = pairs[i].value",
+    ),
     "parts behind each other": (MOVED, "-a x=1000", "v < count", "v <= count"),
 }
 QUICK = ("a stream before a launch", "a number that host code wants")

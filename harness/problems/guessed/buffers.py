@@ -92,7 +92,10 @@ class Parameters:
     @functools.cached_property
     def _ends(self) -> dict[str, list[Expr]]:
         """Return what the indices of pointers stay below, by name."""
-        return {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
+        found = {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
+        for name in found:
+            found[name] += map(Expr.parse, reach.rests(self.entry.body, self.source, name, self.numbers))
+        return found
 
     @functools.cached_property
     def places(self) -> dict[str, int]:
@@ -272,6 +275,10 @@ class Parameters:
                     x[...] = np.resize(rng.permutation(min(most, np.iinfo(x.dtype).max)), len(x))
                 if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
                     x[...] = np.array(first).astype(x.dtype)
+                elif first is not None and (
+                    key := contents.exchanged(self.entry.body, axis, self.types[axis])
+                ):
+                    x.view(self.types[axis])[key] = np.array(first).astype(self.types[axis][key])
                 if held.summed and first is None and x.dtype.kind in "iu" and x.ndim == 1:  # up to a size
                     sums = np.sort(x[:least])
                     sums[-1:] = min(least, np.iinfo(x.dtype).max)  # so that one element too many shows

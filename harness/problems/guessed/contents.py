@@ -273,6 +273,12 @@ def counts(body: str, pointer: str, values: Values) -> int | None:
     return 0 if re.search(added, body) or any(re.search(name, head) for head in _waits(body)) else None
 
 
+def exchanged(body: str, pointer: str, kind: Any) -> str:
+    """Return the member of structs that a compare-and-swap takes, ``&table[at].key``; "" for none."""
+    at = re.search(rf"\batomicCAS\w*\s*\(\s*&?\s*{re.escape(pointer)}\s*\[[^][]*\]\s*\.\s*(\w+)\s*,", body)
+    return at[1] if at and at[1] in (getattr(kind, "names", None) or ()) else ""
+
+
 def _waits(body: str) -> Iterator[str]:
     """Yield the conditions of the loops that do nothing but wait, ``while (...) ;``."""
     for at in re.finditer(r"\bwhile\s*\(", body):

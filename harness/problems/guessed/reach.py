@@ -26,6 +26,8 @@ _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
 _ADDED = re.compile(r"\s*([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\s*([-+]\s*\d{1,4})?\s*")
 _THREADS = re.compile(r"\s*(?:blockDim\s*\.\s*x|\w+\s*\.\s*(?:size|num_threads)\s*\(\s*\))\s*")
+_REST = re.compile(r"&\s*\(\s*(\w+)\s*-\s*1\s*\)\s*\Z|%\s*(\w+)\s*\Z")
+_CAPACITY = 2**22  # elements of a table whose length is a number
 _BLOCK = re.compile(r"\b(?:blockIdx|threadIdx|blockDim|gridDim)\b")
 
 
@@ -95,6 +97,25 @@ class Reach:
     def shifts(self, pointer: str, sizes: Mapping[str, int]) -> set[int]:
         """Return how many elements there are up to the last index of a pointer that adds a size, n + m."""
         return {end(sizes) for end in self.shifted.get(pointer, ())}
+
+
+def rests(body: str, source: str, pointer: str, values: Values) -> Iterator[int]:
+    """Yield the numbers of which an index of a pointer is a rest, ``slot = hash(key) & (CAPACITY - 1)``.
+
+    A function of `source` may return it.
+    """
+    given = extents.assigned(body)
+    written = list(extents.places(body, pointer))
+    written += (v for name in filter(str.isidentifier, map(str.strip, written)) for v in given.get(name, ()))
+    for called in re.findall(r"\A\s*(\w+)\s*\(", "\n".join(written), re.MULTILINE):
+        if made := re.search(rf"\b{called}\s*\([^(){{}};]*\)\s*\{{", source):
+            written += re.findall(
+                r"\breturn\b([^;]*)", source[made.end() : text.closing(source, made.end() - 1)]
+            )
+    for value in written:
+        if at := _REST.search(value):
+            number = values.number(at[1] or at[2]) or 0
+            yield from (number,) if 1 < number <= _CAPACITY else ()
 
 
 def _products(found: set[int], by: Sequence[int]) -> set[int]:
