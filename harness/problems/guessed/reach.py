@@ -105,8 +105,9 @@ def rests(body: str, source: str, pointer: str, values: Values) -> Iterator[int]
     A function of `source` may return it.
     """
     given = extents.assigned(body)
-    written = list(extents.places(body, pointer))
-    written += (v for name in filter(str.isidentifier, map(str.strip, written)) for v in given.get(name, ()))
+    places = extents.places(body, pointer)
+    names = filter(str.isidentifier, map(str.strip, places))
+    written = [*places, *(value for name in names for value in given.get(name, ()))]
     for called in re.findall(r"\A\s*(\w+)\s*\(", "\n".join(written), re.MULTILINE):
         if made := re.search(rf"\b{called}\s*\([^(){{}};]*\)\s*\{{", source):
             written += re.findall(
