@@ -58,6 +58,7 @@ __all__ = [
     "rows",
 ]
 
+_LONGER = 3  # launches with longer buffers
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _OTHER = {"lockstep": "warp-serial", "early": "late", "late": "early"}  # lockstep for all others
 MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
@@ -206,7 +207,7 @@ def _alone(
     variant, memory = built.variant, memory or Memory()
     try:
         run, arrays = launch(built, problem, inputs, options, memory)
-        if again := _longer(built, problem, options, run):
+        if again := _longer(built, problem, options, run, _LONGER):
             problem, inputs, memory, run, arrays = again
     except NeedsGpu as e:
         return Measurement.failed_with(built, problem, e, REFUSED)
@@ -256,9 +257,11 @@ def _alone(
 
 
 def _longer(
-    built: Built, problem: Problem, options: Options, run: Emulation
+    built: Built, problem: Problem, options: Options, run: Emulation, most: int
 ) -> tuple[Problem, dict[str, NDArray[Any]], Memory, Emulation, dict[str, NDArray[Any]]] | None:
-    """Launch a kernel with guessed arguments again where a buffer is longer than guessed.
+    """Launch a kernel with guessed arguments again where a buffer is longer than guessed, so often at `most`.
+
+    A buffer that is as long as its kernel goes may lead to others.
 
     Return the problem, its inputs, and what the launch left; None where nothing is longer, or where that
     launch does not end: then what the first one has found is told.
@@ -269,7 +272,9 @@ def _longer(
     memory = Memory()
     try:
         inputs, _ = _inputs(more, options.seed)
-        return more, inputs, memory, *launch(built, more, inputs, options, memory)
+        run, arrays = launch(built, more, inputs, options, memory)
+        again = _longer(built, more, options, run, most - 1) if most > 1 else None
+        return again or (more, inputs, memory, run, arrays)
     except (HarnessError, MemoryError):
         return None
 

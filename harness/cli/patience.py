@@ -101,10 +101,25 @@ class Patience:
         if idle := dict.fromkeys(row.label for row in rows if row.label not in busy):
             remarks.append(f"NOTHING DONE, all threads leave before they read or write: {', '.join(idle)}")
             remarks.append("-a has other sizes, --block and --grid other launches")
+        if said := doubts(rows):
+            remarks.append(f"IN DOUBT, as the kernel goes farther than the text says: {'; '.join(said)}")
+            remarks.append("-a says how long a buffer is")
         if lost := [one.variant.label for one in skipped if one.failed and one.variant.kernel.plain]:
             remarks.append(f"NOT COMPILED: {', '.join(lost)}")
         remark = ". ".join(remarks)
         return left, {cls: axes for cls, axes in points.items() if cls in classes}, remark
+
+
+def doubts(rows: Iterable[Measurement]) -> list[str]:
+    """Return the buffers whose lengths are in doubt, for each kernel once, with what was guessed first."""
+    from harness.problems.protocol import doubted
+
+    found = dict[tuple[str, str], str]()
+    for row in rows:
+        for name, old in doubted(row.problem).items():
+            new = getattr(row.problem, name)
+            found.setdefault((row.label, name), f"{row.label}, -a {name}={new} ({old} guessed)")
+    return [*found.values()]
 
 
 def _idle(row: Measurement) -> bool:

@@ -57,6 +57,17 @@ class Struct:
         return bytes(data + bytes(-len(data) % self.align))
 
 
+@dataclass(frozen=True)
+class Place(Struct):
+    """An argument that leads `offset` bytes into an operand, which is its only member."""
+
+    offset: int = 0
+
+    def pack(self, address: Callable[[str], int], encode: Callable[[Tensor], bytes] | None = None) -> bytes:
+        """Return the pointer's bytes."""
+        return super().pack(lambda name: address(name) + self.offset, encode)
+
+
 def _align(member: Member) -> int:
     if isinstance(member, Struct):
         return member.align
@@ -312,6 +323,12 @@ def mistaken(problem: Problem) -> Sequence[str]:
 def lengthened(problem: Problem) -> Mapping[str, int]:
     """Return the elements that were guessed first of the buffers that are `longer`, by operand."""
     found: Mapping[str, int] = getattr(problem, "_lengthened", {})
+    return found
+
+
+def doubted(problem: Problem) -> Mapping[str, int]:
+    """Return the elements that were guessed first of buffers whose kernel goes farther without a reason."""
+    found: Mapping[str, int] = getattr(problem, "_doubted", {})
     return found
 
 

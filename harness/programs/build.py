@@ -20,6 +20,7 @@ from harness.support import cache, files, tools
 _NATIVE = Path(__file__).with_name("native")
 OLDER = _NATIVE / "older"  # headers
 _JUMP = "jmp" if platform.machine() == "x86_64" else "b"  # to a function, as its caller's call
+_NEWER = re.compile(r'namespace "std|\bconcept\b|\brequires\b|\bconst(?:init|eval)\b')  # of what C++20 brings
 NAME, MISSING = "libharness_cudart.so", "libharness_missing.so"
 _DEFINED = re.compile(r"^(?:API|NOTHING|MAKES|TO_ARRAY|FROM_ARRAY)\((\w+)|CUDARTAPI (\w+)\(", re.MULTILINE)
 
@@ -63,7 +64,7 @@ def program(
     """Compile a program's sources to a shared library in `folder` and return its path.
 
     include: folders of headers, before those of the sources' repository that have what is not in these
-    flags: more arguments of nvcc's, such as ``-DN=64``
+    flags: more of nvcc's arguments, such as ``-DN=64``; with no standard among them it is C++17 or 20
 
     Raises BuildError with nvcc's output, and UsageError for a program without ``main``.
     """
@@ -89,12 +90,15 @@ def program(
         *("-o", target, library),
     ]
     done = tools.run([str(part) for part in command], sources[0].name, timeout=600)
+    log = done.stderr or done.stdout
+    if (
+        done.returncode
+        and _NEWER.search(log)
+        and not any(flag.lstrip("-").startswith("std") for flag in flags)
+    ):
+        done = tools.run([*map(str, command), "-std=c++20"], sources[0].name, timeout=600)
     if done.returncode:
-        raise BuildError(
-            "nvcc does not compile the program",
-            where=sources[0].name,
-            log=_shortened(done.stderr or done.stdout),
-        )
+        raise BuildError("nvcc does not compile the program", where=sources[0].name, log=_shortened(log))
     if "main" not in _symbols(target, "T"):
         raise UsageError(
             "there is no main in it, so it is no program",

@@ -144,6 +144,25 @@ def test_what_is_no_program_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_program_may_be_of_a_newer_standard(tmp_path: Path) -> None:
+    text = """
+    #include <concepts>
+    template <std::integral T> T twice(T x) { return 2 * x; }
+    __global__ void k(int* y, int n) { if (threadIdx.x < n) y[threadIdx.x] = 1; }
+    int main() {
+        int* y;
+        cudaMalloc(&y, 4 * twice(8));
+        k<<<1, 32>>>(y, twice(8));
+    }
+    """
+    right = ran(tmp_path, text)
+    assert right.complete and not right.failed
+    assert ran(tmp_path, text.replace("twice(8));\n    }", "twice(9));\n    }")).failed
+    with pytest.raises(BuildError, match="nvcc does not compile the program"):
+        ran(tmp_path, text.replace("twice(T x)", "twice(U x)"))
+
+
+@pytest.mark.slow
 def test_time_that_is_over_is_told(tmp_path: Path) -> None:
     """A launch that goes on is given up, and host code that does is killed."""
     text = """

@@ -119,7 +119,8 @@ def command(
     accesses out of bounds or misaligned, reads of what nothing wrote. Stores of the same value by several
     threads are notices, which fail with --strict. Exit code 1 on a finding or a wrong number, except in a
     kernel that its file marks as broken; 3 if the emulator refused a kernel, which was then not checked, or
-    had no time for it, or if one without front matter does not compile, and others do.
+    had no time for it, if one without front matter does not compile, and others do, or if how long its
+    buffers are is in doubt.
 
     A .cu file without front matter is run with guessed arguments. Its numbers are compared with nothing,
     which with --strict, or where the variable CI is set, is exit code 3.

@@ -31,14 +31,15 @@ _REAL = ("float", "double", "half", "__half")
 _TAKEN = frozenset(
     re.findall(
         r"\w+",
-        """_after _aliases _given _lengthened _longer _mistakes _operands _parameters _still _types _zeroed
-        accumulates arguments atol axes bench_axes buffer_bytes bytes constants element_types extents flops
-        from_axes inputs intensity label outputs reference rtol scalar self unverified updated variables
+        """_after _aliases _doubted _given _lengthened _longer _mistakes _operands _parameters _still _types
+        _zeroed accumulates arguments atol axes bench_axes buffer_bytes bytes constants element_types extents
+        flops from_axes inputs intensity label outputs reference rtol scalar self unverified updated variables
         verify_axes""",
     )
 )
 # What tells a kernel its block, or may: macros and headers of others.
 _GRID = re.compile(r"blockIdx|grid|ctaid|cluster|#\s*include\s*\"|\b[A-Z][A-Z\d_]{4,}\s*\(")
+_SHORT = ("bs", "bx", "nt")  # names of a template's parameter that is a block's size
 _PER_BLOCK = re.compile(r"(?:n(?:um)?_?)?threads_?per_?block|tpb|block_?dim(?:_?x)?", re.IGNORECASE)
 
 
@@ -242,13 +243,18 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     """
     given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
     values = numbers([source], entry, name)
-    known = [given[n] for n in given if instances.THREADS.fullmatch(n) and given[n].isdecimal()]
+    own = [n for n in given if instances.THREADS.fullmatch(n) or n in _SHORT]
+    known = [given[n] for n in own if given[n].isdecimal()]
     known += [str(n) for word in used if instances.THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= calls.MOST_THREADS), 0)
     if threads and entry.threads == 1 and entry.bounds is None:
         return (threads,)
     if entry.threads == 1 and entry.bounds is None and (fewer := _held(entry, values)) < entry.block[0]:
         return (fewer,)
+    rows = {values.number(step) for axis, step, added in entry.steps if axis == "x" and added}
+    alone = entry.threads == 1 and entry.bounds is None and "x" in entry.items and len(rows) == 1
+    if alone and (elements := rows.pop()) and 1 < elements <= calls.MOST_THREADS:
+        return (elements,)  # row * 32 + threadIdx.x
     axes = {axis for axis, _, added in entry.steps if added}
     block = tuple(
         _strided(entry, axis, steps[axis], values) if axis in axes and axis in steps else threads
@@ -262,10 +268,15 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
 
 
 def _strided(entry: text.Entry, axis: str, step: int, values: Values) -> int:
-    """Return the threads for `step` elements along an axis: fewer if each has some, ``threadIdx.y + j``."""
+    """Return the threads for `step` elements along an axis: fewer if each has some, ``threadIdx.y + j``.
+
+    So it is with ``at + j * width``, rows of a tile from which j is not far.
+    """
     thread = text.named(entry.body, rf"threadIdx\s*\.\s*{axis}")
+    sizes = "|".join(p.name for p in entry.parameters if not p.pointer and axis == "y") or "(?!)"
     for name, apart in re.findall(r"\bfor\s*\([^;]*;[^;]*;\s*(\w+)\s*\+=\s*(\w+)\s*\)", entry.body):
         added = rf"\b(?:{thread})\s*\+\s*{name}\b|\b{name}\s*\+\s*(?:{thread})\b"
+        added += rf"|\w\s*\+\s*{name}\s*\*\s*(?:{sizes})\b"
         if (number := values.number(apart)) and step % number == 0 and re.search(added, entry.body):
             return number
     return step

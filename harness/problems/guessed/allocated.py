@@ -10,9 +10,9 @@ from typing import Any
 
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
-from harness.kernels.cpp.host import launches
+from harness.kernels.cpp.host import allocations, launches
 from harness.kernels.cpp.host.launches import Launch
-from harness.kernels.cpp.host.values import SIZEOF
+from harness.kernels.cpp.host.values import SIZEOF, Values
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.protocol import Problem
@@ -26,6 +26,7 @@ _BUFFER = re.compile(  # the same each time: d_x, this->x, x[0], x.data(), x.dat
     r"(?:(?:this|\w+)\s*->\s*)?[A-Za-z_]\w*(?:\s*(?:\.|->)\s*\w+|\[\w+\])*"
     r"(?:\s*(?:\.|->)\s*(?:data|get|(?:mutable_|const_)?data_ptr)\s*(?:<[^<>()]*>)?\s*\(\s*\))?"
 )
+_INTO = re.compile(r"[\w.>-]+?\s*\+\s*([\w\s*+()-]+)|&\s*\w+\s*\[([^][]+)\]")  # x + RADIUS, &x[RADIUS]
 _NONE = {"", "NULL", "nullptr", "0"}
 
 
@@ -119,6 +120,17 @@ def shared(kernel: Kernel, problem: type[Problem]) -> Kernel:
             most = max(most, room({name: int(sizes[name]) for name in room.names & sizes.keys()}))
         return replace(kernel, shared=Expr.parse(most)) if 0 < most <= _MOST else kernel
     return kernel
+
+
+def places(launched: Launch | None, entry: text.Entry, known: Values) -> dict[str, int]:
+    """Return the pointers that lead into a buffer of the host, ``k<<<g, b>>>(x + RADIUS)``, and how far."""
+    found = dict[str, int]()
+    for p, written in zip(entry.parameters, launches.passed(launched, entry), strict=True):
+        at = _INTO.fullmatch(allocations.uncast(written))
+        number = known.number(at[1] or at[2]) if at and p.pointer and not p.constant else None
+        if number and 0 < number <= FEW:
+            found[p.name] = number
+    return found
 
 
 def aliases(

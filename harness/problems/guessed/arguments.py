@@ -21,7 +21,7 @@ from harness.errors import UsageError
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses
 from harness.kernels.cpp.host import launches, samplers, tensors, tiles
-from harness.kernels.cpp.host.order import mistakes
+from harness.kernels.cpp.host.order import mistakes, refused
 from harness.kernels.cpp.source import functors, macros, strided
 from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
@@ -37,7 +37,7 @@ from harness.problems.guessed import (
 )
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.guessed.pictures import images, textures
-from harness.problems.protocol import Argument
+from harness.problems.protocol import Argument, Place
 
 _OBJECT = (
     "no call such as tex2D<float>(tex, x, y) takes it here; in Python emulate(ptx, ..., "
@@ -110,12 +110,8 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     first = {p.name: fixed.get(p.name, usual.get(p.name, constants.given.get(p.name, 1.0))) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
-    tables = [p for p in pointers if any(elements.pointers(types[p.name]))]
-    body, plain, names = (
-        pointed.plain(entry.body, tables, types),
-        text.blank(texts[0]),
-        [p.name for p in pointers],
-    )
+    body, plain = pointed.plain(entry.body, pointers, types), text.blank(texts[0])
+    names = [p.name for p in pointers]
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
@@ -202,7 +198,9 @@ def _passed(
     found |= {n: shaped.argument(n, types[n], axes) for n in shaped.ranks} | problem._aliases
     found |= {n: pointed.mapped(n, tensor) for n, tensor in maps.items()}
     found |= {n: pointed.array(n, maps[n], each.number(axes)) for n, each in known.several.items()}
-    found |= known.images.arguments(axes)
+    found |= known.images.arguments(axes) | {
+        n: Place({n: n}, at * elements.size(types[n])) for n, at in known.places.items() if n not in found
+    }
     tables = (p.name for p in known.pointers if any(elements.pointers(types[p.name])))
     return found | {n: pointed.table(n, types[n], axes[n]) for n in tables}
 
@@ -246,9 +244,10 @@ def _integers(
     used = calls.reached(texts, entry.body)
     enums = ((p.name, elements.enumerator(p.type, texts, used)) for p in values)
     fixed = {name: value for name, value in enums if value is not None}
-    ties = functors.tied(host, entry, launches.of(host, name))
+    ties = functors.tied(host, entry, launched := launches.of(host, name))
     done = {*fixed, *(n for n, given in ties.items() if n in kinds and pointed.settled(types[n], given))}
     ints = [p.name for p in values if p.name not in done and any("int" in kind for kind in kinds[p.name])]
+    fixed |= {n: number for n, number in refused.numbers(host, launched, entry).items() if n in kinds}
     few = guesses.no_sizes(host, entry, name)
     powers = {n for n in ints if few.get(n, 2) > 1 and extents.shift(entry.body, n)}
     small = {n for n, number in few.items() if number > 1}
@@ -267,7 +266,7 @@ def _integers(
 def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
     """Return what the text says of a kernel, with the macros of `host` in their place, by axes.
 
-    What it does by objects that it is given stands behind it.
+    What it does by objects that it is given stands behind it, and what host code asserts of its sizes.
 
     Raises UsageError where that is not enough.
     """
@@ -285,7 +284,8 @@ def _entry(kernel: Kernel, host: str, texts: Sequence[str]) -> text.Entry:
             hint=f"name an instance: --entry '{instances.example(entry)}'",
         )
     whole = guesses.axes(guesses.read(functors.unpacked(entry, kernel.entry), host, kernel.entry))
-    return functors.shown(whole, texts, entry.types(kernel.entry))
+    whole = functors.shown(whole, texts, entry.types(kernel.entry))
+    return refused.asserted(host, launches.of(host, kernel.entry), whole)
 
 
 def _maps(

@@ -23,10 +23,11 @@ from harness.kernels.cpp.host.launches import Launch
 from harness.kernels.cpp.host.values import Values
 from harness.kernels.expr import Expr, ExprError
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import contents, pointed, reach
+from harness.problems.guessed import allocated, contents, pointed, reach
 from harness.problems.guessed.dimensions import Dimensions
 from harness.problems.guessed.pictures.images import Images
-from harness.problems.protocol import Axes
+from harness.problems.protocol import Axes, lengthened
+from harness.problems.protocol import doubted as in_doubt
 
 _LONGEST = 2**28  # elements of a guess
 
@@ -91,7 +92,22 @@ class Parameters:
     @functools.cached_property
     def _ends(self) -> dict[str, list[Expr]]:
         """Return what the indices of pointers stay below, by name."""
-        return {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
+        found = {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
+        for name in found:
+            found[name] += map(Expr.parse, reach.rests(self.entry.body, self.source, name, self.numbers))
+        return found
+
+    @functools.cached_property
+    def places(self) -> dict[str, int]:
+        """Return how far into a buffer host code lets pointers lead; as much is behind its end."""
+        return allocated.places(self.launched, self.entry, self.numbers)
+
+    @functools.cached_property
+    def _made(self) -> set[str]:
+        """Return the pointers that host code allocates, be it as long as nothing tells."""
+        bytes_of = self.launched and zip(self.launched.bytes, self.launched.lengths, strict=False)
+        told = zip(self.entry.parameters, bytes_of or (), strict=False)
+        return {p.name for p, known in told if any(known)}
 
     def least(self, sizes: Mapping[str, Any]) -> int:
         """Return the least size, below which integers are indices."""
@@ -135,6 +151,7 @@ class Parameters:
             vectors = {n: counted[size] for n, size in self.ended.items() if size in counted}
             found |= {n: max(1, count) + self.holds[n].begins for n, count in vectors.items()}
         found = {n: max(count, rows // elements.size(self.types[n])) for n, count in found.items()}
+        found |= {n: found[n] + 2 * at for n, at in self.places.items() if n in found}
         blocks = self.blocks(self.integers(axes))
         for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
             if at.shares * blocks >= (1 if "x" in self.entry.items else 2) * found[name]:
@@ -192,27 +209,42 @@ class Parameters:
         """Return the problem with the pointers that are longer than guessed; None if there are none.
 
         With sizes they are at least twice as long: one that is a little shorter than its kernel goes was
-        guessed right, and the kernel goes too far. One that ends at a sum of sizes is not.
+        guessed right, and the kernel goes too far. One that ends at a sum of sizes is not. Where nothing
+        explains how far the kernel goes, but it is twice as far, the guess is in doubt, and not the kernel.
 
         reached: how far the kernel went, in bytes
         """
         sizes = {name: getattr(problem, name) for name in self.whole}
         fixed = {x: n for x in self.scalars.keys() - sizes if isinstance(n := getattr(problem, x), int)}
-        given, more = problem._given, {}
+        threads = [n * self.dimensions.block.get(axis, 1) for n, axis in zip(grid, "xyz", strict=False)]
+        given, more, doubted = problem._given, dict[str, int](), dict[str, int]()
         guessed = reached.keys() - given.keys() - self.held.keys() - self.lengths.keys()
         beyond = [p for p in self.pointers if p.name in guessed and p.name == self.dimensions.called(p.name)]
         names = [p.name for p in beyond]
         means = reach.of(self.entry, names, self.whole, self.numbers, self.threads, self.source)
-        for p in beyond:
-            count, rest = divmod(reached[p.name], elements.size(self.types[p.name]))
-            much = not sizes or count >= 2 * getattr(problem, p.name)
-            known = much and means.explains(p.name, count, sizes, fixed, grid)
-            if not rest and (known or means.ends(p.name, count, sizes)):
-                more[p.name] = count
-        if not more:
+        for name in names:
+            count, rest = divmod(reached[name], elements.size(self.types[name]))
+            if count > reach.LONGEST:
+                continue
+            twice = count >= 2 * (first := getattr(problem, name))
+            ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
+            if not rest and (((twice or not sizes) and count in ends) or count in shifts):
+                more[name] = count
+            elif twice and name not in self._made:
+                far = count in means.unguarded(name, sizes | fixed, threads)
+                if not far and not reach.past(count, ends | shifts, first):
+                    doubted[name] = count + (rest > 0)
+            elif name in in_doubt(problem):
+                doubted[name] = count + (rest > 0)
+        if not more | doubted:
             return None
-        found: Any = type(problem).from_axes({**given, **more})
-        found._given, found._lengthened = given, {name: getattr(problem, name) for name in more}
+        lengths = {name: getattr(problem, name) for name in (*more, *doubted)}
+        known = {**lengthened(problem), **in_doubt(problem)}  # of the launch before
+        before = {name: getattr(problem, name) for name in known}
+        found: Any = type(problem).from_axes({**given, **before, **more, **doubted})
+        found._given = given
+        found._lengthened = {name: lengths[name] for name in more} | dict(lengthened(problem))
+        found._doubted = {name: lengths[name] for name in doubted} | dict(in_doubt(problem))
         found._aliases = problem._aliases
         longer: ArrayProblem = found
         return longer
@@ -243,6 +275,10 @@ class Parameters:
                     x[...] = np.resize(rng.permutation(min(most, np.iinfo(x.dtype).max)), len(x))
                 if first is not None and x.dtype.kind in "iu" and isinstance(self.types[axis], tuple):
                     x[...] = np.array(first).astype(x.dtype)
+                elif first is not None and (
+                    key := contents.exchanged(self.entry.body, axis, self.types[axis])
+                ):
+                    x.view(self.types[axis])[key] = np.array(first).astype(self.types[axis][key])
                 if held.summed and first is None and x.dtype.kind in "iu" and x.ndim == 1:  # up to a size
                     sums = np.sort(x[:least])
                     sums[-1:] = min(least, np.iinfo(x.dtype).max)  # so that one element too many shows
@@ -253,6 +289,11 @@ class Parameters:
                         x[-1] = min(most, np.iinfo(x.dtype).max)
                 made[name] = x
         self._divide(made, least, rng)
+        for counters, keys in contents.slots(self.entry.body, [*made]):
+            c, k = made[counters], made[keys]
+            if c.dtype.kind in "iu" and k.dtype.kind in "iu" and c.ndim == k.ndim == 1 and k.max() < len(c):
+                many = np.bincount(k, minlength=len(c))
+                c[...] = (np.cumsum(many) - many).astype(c.dtype)
         return made | self.images.drawn(sizes, rng, least)
 
     def _divide(self, made: Mapping[str, NDArray[Any]], least: int, rng: np.random.Generator) -> None:

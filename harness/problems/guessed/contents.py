@@ -74,12 +74,40 @@ def parts(
     So it is with ``for (i = 0; i < length[r]; i++) sum += x[begin[r] + i]``, and with two columns of one
     buffer, ``rays[r * 3 + 1]`` and ``rays[r * 3 + 2]``. `widths` are the last dimensions of accessors.
     """
+    body = _with_names(body, pointers)
     read = {n: at for n, value in _ASSIGNED.findall(body) if (at := _column(value, pointers, widths, values))}
     ties, order = _Ties.of(body), {name: place for place, name in enumerate(read)}
     for last, end in read.items():
         found = [n for n, begin in read.items() if begin != end and ties.begins(n, last, order)]
         until = [n for n in found if (n, last) in ties.until]
         yield from ((read[n], end, n in until) for n in (until or found)[:1])
+
+
+def _with_names(body: str, pointers: Sequence[str]) -> str:
+    """Return a body with variables for elements that end a loop, ``i < n[r];``, or begin a sum."""
+    for pointer in pointers:
+        element = rf"({re.escape(pointer)}\s*\[\s*\w+\s*\])"
+        found = re.findall(rf"<\s*{element}\s*;|[=\[(]\s*{element}\s*\+", body)
+        for n, one in enumerate(dict.fromkeys(a or b for a, b in found)):
+            body = f"{pointer}__{n} = {one};{body.replace(one, f'{pointer}__{n}')}"
+    return body
+
+
+def slots(body: str, pointers: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (counters, keys) where each key takes its next place, ``at = atomicAdd(&next[key[i]], 1)``.
+
+    Where ``y[at]`` is written, counters begin with the offsets of what has smaller keys.
+    """
+    given = extents.assigned(body)
+    for call in re.finditer(r"\b(\w+)\s*=\s*(?:\([\w\s]+\)\s*)?atomicAdd\s*(\()", body):
+        passed = text.split(body[call.end() : text.closing(body, call.start(2))])[:1]
+        words = re.findall(r"[A-Za-z_]\w*", " ".join(passed))
+        words += (
+            w for word in words for value in given.get(word, ()) for w in re.findall(r"[A-Za-z_]\w*", value)
+        )
+        known = [name for name in dict.fromkeys(words) if name in pointers]
+        if len(known) == 2 and re.search(rf"\[\s*{call[1]}\s*(?:[-+]\s*\d+\s*)?\]\s*=(?!=)", body):
+            yield known[0], known[1]
 
 
 @dataclass(frozen=True)
@@ -243,6 +271,12 @@ def counts(body: str, pointer: str, values: Values) -> int | None:
     added = rf"\batomic(?:Add|Sub|Inc|Dec|Exch|Or)\w*\s*\(\s*{name}|\batomic_ref\b[^;]*[({{]\s*{name}"
     body = _without_ends(body)
     return 0 if re.search(added, body) or any(re.search(name, head) for head in _waits(body)) else None
+
+
+def exchanged(body: str, pointer: str, kind: Any) -> str:
+    """Return the member of structs that a compare-and-swap takes, ``&table[at].key``; "" for none."""
+    at = re.search(rf"\batomicCAS\w*\s*\(\s*&?\s*{re.escape(pointer)}\s*\[[^][]*\]\s*\.\s*(\w+)\s*,", body)
+    return at[1] if at and at[1] in (getattr(kind, "names", None) or ()) else ""
 
 
 def _waits(body: str) -> Iterator[str]:

@@ -145,12 +145,12 @@ def entries(size: int, length: int) -> int:
     return max(1, min(size, _MOST, max(_FEWEST, _ELEMENTS // max(length, 1))))
 
 
-def plain(body: str, tables: Sequence[text.Parameter], types: dict[str, Any]) -> str:
-    """Return a body whose pointers in structs are called as their axes: ``lists.data[i]``.
+def plain(body: str, pointers: Sequence[text.Parameter], types: dict[str, Any]) -> str:
+    """Return a body whose pointers in structs that `pointers` lead to are called as axes: ``lists.data[i]``.
 
     So is ``lists[row].data[i]``, ``lists->data[i]`` and, of pointers to pointers, ``lists[row][i]``.
     """
-    for p in tables:
+    for p in (p for p in pointers if any(elements.pointers(types[p.name]))):
         name, place = rf"\b{re.escape(p.name)}\s*", r"\[[^][]*\]\s*"
         if types[p.name].names == (elements.EACH,):
             body = re.sub(rf"{name}{place}(?=\[)", f"{p.name}.{elements.EACH}", body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.kernels import text
@@ -19,12 +19,15 @@ from harness.kernels.expr import Expr, ExprError
 from harness.problems.guessed import contents
 
 _LARGEST = 4096  # a number of the text that counts elements
-_LONGEST = 2**24  # elements
+LONGEST = 2**24  # elements
+_PAST, _OVER = 5 / 4, 1 / 32  # of an end, and what is left over of a multiple
 _DEEPEST, _LONG = 4, 300  # variables in each other, and characters of what they stand for
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
 _ADDED = re.compile(r"\s*([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\s*([-+]\s*\d{1,4})?\s*")
 _THREADS = re.compile(r"\s*(?:blockDim\s*\.\s*x|\w+\s*\.\s*(?:size|num_threads)\s*\(\s*\))\s*")
+_REST = re.compile(r"&\s*\(\s*(\w+)\s*-\s*1\s*\)\s*\Z|%\s*(\w+)\s*\Z")
+_CAPACITY = 2**22  # elements of a table whose length is a number
 _BLOCK = re.compile(r"\b(?:blockIdx|threadIdx|blockDim|gridDim)\b")
 
 
@@ -46,10 +49,6 @@ class Reach:
     items: frozenset[str] = field(default_factory=frozenset)
     shifted: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
 
-    def ends(self, pointer: str, elements: int, sizes: Mapping[str, int]) -> bool:
-        """Return True where a kernel goes as far as the last index of a pointer that adds a size, n + m."""
-        return elements <= _LONGEST and any(elements == end(sizes) for end in self.shifted.get(pointer, ()))
-
     def explains(
         self,
         pointer: str,
@@ -58,29 +57,82 @@ class Reach:
         given: Mapping[str, int],
         grid: Sequence[int],
     ) -> bool:
-        """Return True where the indices of a pointer explain that a kernel goes as far as so many elements.
+        """Return True where a kernel may go through so many elements, by the indices of a pointer."""
+        return elements in self.ends(pointer, sizes, given, grid)
 
-        They do where that is a product of a size, or of the blocks along an axis of items, and factors of the
-        indices, each of them once; where it is a sum of two sizes; and where it is the end of the last row of
-        a size, with a factor from one row to the next, ``(rows - 1) * PITCH + columns``. Of a kernel without
-        `sizes` it is one of the blocks along any axis, and of indices with numbers alone two of these.
-        `given` are parameters that are no sizes.
+    def ends(
+        self,
+        pointer: str,
+        sizes: Mapping[str, int],
+        given: Mapping[str, int],
+        grid: Sequence[int],
+    ) -> set[int]:
+        """Return how many elements a kernel may go through, by the indices of a pointer.
+
+        That is a product of a size, or of the blocks along an axis of items, and factors of the indices, each
+        of them once; a sum of two sizes; and the end of the last row of a size, with a factor from one row to
+        the next, ``(rows - 1) * PITCH + columns``. Of a kernel without `sizes` it is one of the blocks along
+        any axis, and of indices with numbers alone two of these. `given` are parameters that are no sizes.
         """
-        known = {**self.values, **sizes, **given}
-        factors = self.factors.get(pointer, frozenset())
-        by = [n for name in factors if (n := known.get(name, 0)) > 1]
+        factors, by = self.factors.get(pointer, frozenset()), self._by(pointer, {**sizes, **given})
         blocks = [n for axis, n in zip("xyz", grid, strict=False) if axis in self.items or not sizes]
         alone = () if factors & (sizes.keys() | given.keys()) else factors - {"blockDim"}
         numbers = [n for name in alone if (n := self.values.get(name, 0)) > 1]
-        first = {n for n in (*sizes.values(), *blocks) if n > 1}
         rows = {n for n in sizes.values() if n > 1}
-        sums = (sizes[a] + sizes[b] for a, b in self.sums.get(pointer, ()))
-        return elements <= _LONGEST and (
-            any(elements % n == 0 and _product(elements // n, by) for n in first)
-            or elements in sums
-            or any(elements == a * b for a in numbers for b in numbers)
-            or any(elements == (a - 1) * k + b for a in rows for b in rows for k in by if k > b)
-        )
+        found = _products({n for n in (*sizes.values(), *blocks) if n > 1}, by)
+        found |= {sizes[a] + sizes[b] for a, b in self.sums.get(pointer, ())}
+        found |= {a * b for a in numbers for b in numbers}
+        found |= {(a - 1) * k + b for a in rows for b in rows for k in by if k > b}
+        return {n for n in found if n <= LONGEST}
+
+    def unguarded(self, pointer: str, known: Mapping[str, int], threads: Iterable[int]) -> set[int]:
+        """Return how many elements a kernel goes through where each of `threads` along an axis has some."""
+        return _products({n for n in threads if n > 1}, self._by(pointer, known))
+
+    def _by(self, pointer: str, known: Mapping[str, int]) -> list[int]:
+        """Return the numbers by which the indices of a pointer multiply, from 2 on."""
+        known = {**self.values, **known}
+        return [n for name in self.factors.get(pointer, ()) if (n := known.get(name, 0)) > 1]
+
+    def shifts(self, pointer: str, sizes: Mapping[str, int]) -> set[int]:
+        """Return how many elements there are up to the last index of a pointer that adds a size, n + m."""
+        return {end(sizes) for end in self.shifted.get(pointer, ())}
+
+
+def rests(body: str, source: str, pointer: str, values: Values) -> Iterator[int]:
+    """Yield the numbers of which an index of a pointer is a rest, ``slot = hash(key) & (CAPACITY - 1)``.
+
+    A function of `source` may return it.
+    """
+    given = extents.assigned(body)
+    places = extents.places(body, pointer)
+    names = filter(str.isidentifier, map(str.strip, places))
+    written = [*places, *(value for name in names for value in given.get(name, ()))]
+    for called in re.findall(r"\A\s*(\w+)\s*\(", "\n".join(written), re.MULTILINE):
+        if made := re.search(rf"\b{called}\s*\([^(){{}};]*\)\s*\{{", source):
+            written += re.findall(
+                r"\breturn\b([^;]*)", source[made.end() : text.closing(source, made.end() - 1)]
+            )
+    for value in written:
+        if at := _REST.search(value):
+            number = values.number(at[1] or at[2]) or 0
+            yield from (number,) if 1 < number <= _CAPACITY else ()
+
+
+def _products(found: set[int], by: Sequence[int]) -> set[int]:
+    """Return numbers and their products with some of others, each of them once."""
+    for n in by:
+        found = found | {n * each for each in found if n * each <= LONGEST}
+    return found
+
+
+def past(elements: int, ends: Iterable[int], guessed: int) -> bool:
+    """Return True where a kernel goes a little past one of some ends, or past a multiple of what is guessed.
+
+    That is what a guard does that is missing or off: the rest of a block, a row, an element.
+    """
+    over = elements % guessed
+    return 0 < over <= _OVER * guessed or any(end < elements <= _PAST * end for end in ends)
 
 
 def of(
@@ -182,13 +234,3 @@ def ends(body: str, pointer: str) -> Iterator[Expr]:
                 found = Expr.parse(end.replace("/", "//"))
                 if "*" in end and len(found.names) > 1:
                     yield found
-
-
-def _product(number: int, factors: Sequence[int]) -> bool:
-    """Return True where a number is a product of some of `factors`, each of them once."""
-    if number == 1:
-        return True
-    return any(
-        number % n == 0 and _product(number // n, [*factors[:at], *factors[at + 1 :]])
-        for at, n in enumerate(factors)
-    )

@@ -100,6 +100,7 @@ def usual(
     host = {name: number or 0 for name, number in given}
     rooms = {n: most for n in whole if (most := extents.room(entry.body, n, numbers))}
     found |= {n: min(found[n], most) for n, most in rooms.items() if host.get(n, 0) <= most}
+    found |= {n: min(found[n], threads) for n in whole if threads > 1 and tiles.in_one_block(entry, n)}
     alone = [n for n in whole if threads > 1 and tiles.a_thread_each(entry, n) and host.get(n, 0) <= threads]
     found |= {n: min(found[n], threads - 1) for n in alone}  # so that guards show
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}

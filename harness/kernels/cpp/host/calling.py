@@ -10,8 +10,8 @@ from typing import NamedTuple
 from harness.kernels import text
 from harness.kernels.cpp.host import values
 
-_LAUNCH = re.compile(
-    r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(.{0,400}?)>>\s*>", re.DOTALL
+_LAUNCH = re.compile(  # no stream into which a text goes, of which a blank is left: cout <<   << endl
+    r"\b([A-Za-z_][\w:]*)\s*(<(?!\s*<)[^;{}]{0,300}?>)?\s*<<\s*<(?!\s*<)(.{0,400}?)>>\s*>", re.DOTALL
 )
 _CONFIGURED = re.compile(
     r"\bcudaLaunchKernelEx\s*\(\s*&?\s*(\w+)\s*,\s*&?([A-Za-z_][\w:]*)\s*(<[^;{}()]{0,300}?>)?"

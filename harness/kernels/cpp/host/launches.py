@@ -32,7 +32,7 @@ _SUMS = re.compile(  # of PyTorch: the type that sums of scalar_t have
     r"\busing\s+(\w+)\s*=\s*(?:typename\s+)?(?:\w+\s*::\s*)*(?:opmath_type|acc_type|OpMathType|AccumulateType)\s*<"
 )
 _DECLTYPE = re.compile(r"\bdecltype\s*\(\s*(\w+)\s*\)")
-INDEX = re.compile(r"(?i:index|idx|offset)")  # of a template's parameter: integers
+INDEX = re.compile(r"(?i:index|idx|offset)|(?:\A|_)(?i:id)(?=[A-Z_])")  # of a template's parameter: integers
 _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
 _DECLARED = re.compile(r"[\w*&>]\s+[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
@@ -95,16 +95,18 @@ class Launch:
 def with_headers(source: str, headers: tuple[bytes, ...]) -> str:
     """Return a text, and behind it what its headers give names to, their macros and functions of one line.
 
-    That is what they give outside of functions, and nothing to a name that the text declares itself.
+    That is what they give outside of functions, and nothing to a name that the text declares itself. A macro
+    of a header is none of these, ``row * TILE;``.
     """
-    plain = text.blank(source)
-    own = {*values.defined(source), *_DECLARED.findall(plain)}
+    plain, macros = text.blank(source), values.defined(source)
+    own = {*macros, *_DECLARED.findall(plain)}
     lines = [source]
     for header in headers:
         written = text.COMMENT.sub(" ", header.decode(errors="replace"))
-        found = values.defined(written)
-        found |= {name: value for _, name, value in values.given(values.outside(text.blank(written)))}
-        lines += (f"#define {n} {v}" for n, v in found.items() if n not in own and v and "\n" not in v)
+        given = values.given(values.outside(text.blank(written)))
+        found = {n: v for n, v in values.defined(written).items() if n not in macros}
+        found |= {name: value for _, name, value in given if name not in own}
+        lines += (f"#define {n} {v}" for n, v in found.items() if v and "\n" not in v)
         lines += _MACRO.findall(written)
         lines += (one for one in inlined.functions(written) if one.partition("(")[0].strip() not in own)
     return "\n".join(lines)

@@ -292,6 +292,17 @@ def a_thread_each(entry: text.Entry, name: str) -> bool:
     return bool(own and row and "x" in entry.items and not stepped and not others)
 
 
+def in_one_block(entry: text.Entry, name: str) -> bool:
+    """Return True for a size that the threads of the only block are compared with one by one.
+
+    ``for (int j = 0; j < n; j++) if (threadIdx.x >= j)`` works on a matrix of n columns, a thread each.
+    """
+    thread = text.named(entry.body, r"threadIdx\.x")
+    counted = "|".join(re.findall(rf"\b(\w+)\s*<\s*{name}\s*;", entry.body)) or "(?!)"
+    compared = rf"(?:{thread})\s*(?:[<>]=?|==)\s*(?:{counted})\b"
+    return "blockIdx" not in entry.body and bool(re.search(compared, entry.body))
+
+
 def by_warp(body: str, outside: str, size: str, launched: launches.Launch | None) -> bool:
     """Return True where all threads of a warp compare the same variables with a size, `outside` of loops."""
     lanes = r"threadIdx\s*\.\s*x"
