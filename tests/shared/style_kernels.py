@@ -762,7 +762,7 @@ add(
         (
             "__align__(128) unsigned short sa[S][BM * BK]",
             "__align__(128) unsigned short sa[S - 1][BM * BK]",
-            "missing cp.async wait",
+            BOUNDS,
         ),
         ("int s = i % S;", "int s = (i + 1) % S;", "missing cp.async wait"),
     ),
