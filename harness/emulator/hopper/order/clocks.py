@@ -23,7 +23,7 @@ class Known:
       `fenced`, one of any thread on the way from it for `passed`
     heard: what has happened before, whether or not its effects are known
     scoped: of what is seen, what was told by means whose scope has both threads
-    done: what is seen, and what was before the beginning of copies and of ``st.async`` whose end was waited for:
+    done: what is seen, and what was before copies and ``st.async`` began whose end was waited for:
       what was read there has been read
     """
 
@@ -134,6 +134,12 @@ class Clocks:
     def known(self, rows: Array) -> Known:
         """Return what any of the threads `rows` knows."""
         return Known(self._table[:, rows].max(1))
+
+    def begin(self, rows: Array) -> Known:
+        """Return what any of the threads `rows` knows that begin an operation. What they do next is later."""
+        found = self.known(rows)
+        self.tick(rows)
+        return found
 
     def shared(self, rows: Array) -> Known:
         """Return what every warp of the threads `rows` knows, (warps, 32): each of its threads, together."""

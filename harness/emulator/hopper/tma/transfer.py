@@ -87,7 +87,7 @@ class Transfer:
     def known(self) -> Known | None:
         """Return what is known where the copy begins."""
         clocks = self.block.cluster.clocks
-        return clocks.known(np.array([self.row])) if clocks is not None else None
+        return clocks.begin(np.array([self.row])) if clocks is not None else None
 
     def load(self, barrier: int, ranks: list[int], *, multicast: bool, lane: int, near: bool) -> None:
         """Begin a copy to the shared memory of the blocks `ranks`, which completes at their mbarriers."""
