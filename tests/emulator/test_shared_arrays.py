@@ -101,6 +101,21 @@ def test_pointers_that_may_go_elsewhere_are_left_alone(body: str) -> None:
     assert not found(body)
 
 
+@pytest.mark.parametrize(
+    ("index", "wanted"), [("t & 3", []), ("t & 7", ["at offset 16 of x, up to 4 bytes past"])]
+)
+def test_the_array_of_another_block_is_as_long(index: str, wanted: list[str]) -> None:
+    body = f"""
+  __shared__ int x[4], y[4]; if (t < 4) {{ x[t] = 1; y[t] = 2; }}
+  cluster_sync(); int v;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(far(&x[{index}], rank() ^ 1)) : "memory");
+  cluster_sync(); out[t] = v + y[t & 3]; cluster_sync();"""
+    text = PRELUDE + HEAD.replace("void k", "void __cluster_dims__(2, 1, 1) k") + body + "}"
+    arrays = np.arange(80, dtype=np.int32), np.zeros(64, np.int32)
+    told = [f.message for f in launch(text, "k", (2,), (64,), *arrays).findings if f.kind == "out of bounds"]
+    assert len(told) == len(wanted) and all(text in one for text, one in zip(wanted, told, strict=True))
+
+
 def test_a_block_of_a_cluster_has_its_own() -> None:
     body = """
   __shared__ int x[32], y[64]; y[t] = 1; if (t < 32) x[t] = a[t];

@@ -206,3 +206,30 @@ add(
         ("me * N, row, out", "row, me * N, out"),
     ),
 )
+
+
+def _counts(rng: Rng) -> Given:
+    x, y = rng.integers(0, 64, (4, 128)).astype(i32), np.zeros((4, 32), i32)
+    counts = np.array([np.bincount(x[i : i + 2].ravel(), minlength=64) for i in (0, 2)])
+    return [x, y, counts.reshape(4, 32).sum(1).astype(i32)], [(y, counts.reshape(4, 32))]
+
+
+add(
+    "far_counts",
+    make=_counts,
+    grid=(4,),
+    block=(64,),
+    units=True,
+    faults=(
+        ("  if (t < 32) bins[t] = 0;\n", ""),
+        ("  cluster_sync(); // begun\n", ""),
+        ("  cluster_sync(); // begun\n", RELAXED),
+        ("  wait_cluster(&full, 0);\n", ""),
+        ("expect(&full, 4 * items", "expect(&full, items"),
+        ("far(&full, bin / 32)", "far(&full, me)"),
+        ("far(&bins[bin % 32], bin / 32)", "far(&bins[bin % 32], me)"),
+        ("bins[32]", "bins[31]"),
+        ("i < 128", "i <= 128"),
+        ("init(&full, 1)", "init(&full, 2)"),
+    ),
+)

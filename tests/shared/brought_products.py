@@ -16,7 +16,7 @@ def brain(values: np.ndarray) -> np.ndarray:
 
 
 def _convolution(rng: Rng) -> Given:
-    n, h, w = 2, 5, 6
+    n, h, w = 3, 5, 6
     x, f = whole(rng, n, h, w, 16, high=3), whole(rng, 16, 3, 3, 16, high=3)
     y = np.zeros((n * h * w, 16), f32)
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
@@ -40,7 +40,7 @@ def _convolution(rng: Rng) -> Given:
 add(
     "conv_im2col",
     make=_convolution,
-    grid=(1,),
+    grid=(2,),
     block=(160,),
     units=True,
     faults=(
@@ -177,5 +177,78 @@ add(
         ("int i = n * steps + j", "int i = n / 2 * steps + j"),
         ("tile % across * 16, tile / across * 64, out", "tile % across * 16, tile / across * 16, out"),
         ("commit(); }", "}"),
+    ),
+)
+
+
+def _consumers(rng: Rng) -> Given:
+    m, n, k = 128, 32, 320
+    a, b, c = whole(rng, m, k, high=3), whole(rng, n, k, high=3), np.zeros((m, n), f32)
+    maps = [tensor(brain(x), "BFLOAT16", (64, rows), swizzle=128) for x, rows in ((a, 128), (b, 16))]
+    return [*maps, c, i32(n), i32(k // 64)], [(c, a @ b.T)]
+
+
+add(
+    "two_consumers",
+    make=_consumers,
+    grid=(2, 1),
+    block=(384,),
+    shared=3 * (128 + 16) * 128,
+    units=True,
+    faults=(
+        ("fence_init();", ""),
+        ("  __syncthreads(); // made\n", ""),
+        ("(i / S & 1) ^ 1", "i / S & 1"),
+        ("init(&empty[s], 2)", "init(&empty[s], 1)"),
+        ("arrive(&empty[(i - 1) % S])", "arrive(&empty[i % S])"),
+        ("    wg_wait<1>();\n", ""),
+        ("    wg_wait<1>();\n", "    wg_wait<2>();\n"),
+        ("  wg_wait<0>();\n", ""),
+        ("    wg_fence();\n", ""),
+        ("    wg_commit();\n", ""),
+        ("left + j * 2", "left + j * 4"),
+        ("right + j * 2", "right"),
+        ("(group - 1) * 64) * 64, 1024, 1)", "(group - 1) * 64) * 64, 512, 1)"),
+        ("(128 + 16) * 128", "128 * 128"),
+        ("if (w < 32 && chosen())", "if (w < 32)"),
+        ("u32 232", "u32 240"),
+        ("S * 128 * 64;", "S * 64 * 64;"),
+    ),
+)
+
+
+def _causal(rng: Rng) -> Given:
+    n = 128
+    q, k, v = (rng.integers(-2, 3, (n, 16)).astype(f32) for _ in range(3))
+    q /= 2
+    out, scores = np.zeros((n, 16), f32), q @ k.T
+    scores[np.triu_indices(n, 1)] = -np.inf
+    weights = np.exp2(scores - scores.max(1, keepdims=True))
+    wanted = weights @ v / weights.sum(1, keepdims=True)
+    maps = [tensor(brain(x), "BFLOAT16", (16, rows), swizzle=32) for x, rows in ((q, 64), (k, 16), (v, 16))]
+    return [*maps, out, i32(n)], [(out, wanted)]
+
+
+add(
+    "masked_scores",
+    make=_causal,
+    grid=(2,),
+    block=(128,),
+    units=True,
+    tolerance=2e-2,
+    faults=(
+        ("  wait(&ready, 0);\n", ""),
+        ("    wait(&full[i % S], i / S & 1);\n", ""),
+        ("    wg_wait<0>();\n    for", "    for"),
+        ("    wg_fence(); // weights\n", ""),
+        ("    wg_wait<0>(); // values\n", ""),
+        ("    wg_commit(); // values\n", ""),
+        ("> first + row_of(t, j)", ">= first + row_of(t, j)"),
+        ("        o[j] *= scale;\n", ""),
+        ("pair(s[2], s[3]), pair(s[4], s[5])", "pair(s[4], s[5]), pair(s[2], s[3])"),
+        ("%12, 1, 1, 1, 1;", "%12, 1, 1, 1, 0;"),
+        ("min(length, first + 64)", "min(length, first + 48)"),
+        ("2 * 16 * 32", "16 * 32"),
+        ("int d = 1; d < 4; d *= 2) best", "int d = 1; d < 2; d *= 2) best"),
     ),
 )

@@ -15,7 +15,7 @@ from harness.emulator.ptx.program import Entry, Instruction
 _NUMBER, _MIXED = "", "?"  # what derives from no variable, and what from several, or in another way
 _ACCESSES = {"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"}
 _VALUES = {"ld", "atom", "shfl", "setp"}  # what these give is taken for a number
-_COPIES = {"mov", "cvta", "cvt"}
+_COPIES = {"mov", "cvta", "cvt", "mapa"}
 _SUMS = {"add", "or", "mad", "sub"}  # of an address and integers; by `or` where bits are known to be 0
 _NAME = re.compile(r"[%$\w.:]+")
 
