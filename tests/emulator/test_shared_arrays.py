@@ -131,3 +131,21 @@ def test_a_block_of_a_cluster_has_its_own() -> None:
             text.replace("out[t] =", "if (rank()) out[t] =") + "}", "k", (2,), (64,), *arrays
         ).findings
         assert {f.kind for f in told} - {"RAW hazard", "WAW hazard"} == kinds
+
+
+@pytest.mark.parametrize(
+    ("length", "from_", "wanted"), [(64, 32, []), (48, 0, ["s, which has 192"]), (64, 48, ["s,"])]
+)
+def test_a_bulk_copy_stays_in_its_array(length: int, from_: int, wanted: list[str]) -> None:
+    body = f"""
+  __shared__ __align__(128) int s[{length}], r[64]; __shared__ u64 full; r[t] = t;
+  if (t == 0) {{ init(&full, 1); fence_init(); }}
+  __syncthreads();
+  if (t == 0) {{ expect(&full, 256); load(s, a, 256, &full); }}
+  wait(&full, 0); out[t] = s[t & 31] + r[63 - t];
+  __syncthreads();
+  if (t == 0) {{ fence_async(); store(out, s + {from_}, 128); wait_all(); }}"""
+    arrays = np.arange(80, dtype=np.int32), np.zeros(64, np.int32)
+    run = launch(PRELUDE + HEAD + body + "}", "k", (1,), (64,), *arrays)
+    told = [f.message for f in run.findings if f.kind == "out of bounds"]
+    assert len(told) == len(wanted) and all(text in one for text, one in zip(wanted, told, strict=True))

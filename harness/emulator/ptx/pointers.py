@@ -46,13 +46,19 @@ def pointed(entry: Entry) -> dict[int, Variable]:
                     bases[name], changed = joined, True
     found = {}
     for ins, names in named:
-        if ins.opcode[0] in _ACCESSES and "bulk" not in ins.opcode:
-            pairs = zip(ins.operands, names, strict=True)
+        if ins.opcode[0] in _ACCESSES:
+            pairs = [*zip(ins.operands, names, strict=True)][_shared(ins) :]
             address = next((some for text, some in pairs if text.startswith("[")), [])
             variable = shared.get(_base(address, bases) or _NUMBER)
             if variable is not None and variable.size:
                 found[ins.index] = variable
     return found
+
+
+def _shared(ins: Instruction) -> int:
+    """Return the number of the operand in shared memory: of bulk stores it is the second one."""
+    spaces = [part for part in ins.opcode if part in ("global", "shared::cta")]
+    return int("bulk" in ins.opcode and spaces == ["global", "shared::cta"])
 
 
 def _derived(ins: Instruction, operands: list[str | None], results: int) -> str | None:

@@ -82,6 +82,11 @@ class Transfer:
                 kind="out of bounds",
             )
             return False
+        means = self.group.launch.code.pointed.get(self.ins.index)
+        if means is not None and not 0 <= low - means.offset <= means.size - self.size:
+            name = self.group.launch.variable("shared", means.offset)[0]
+            what = f"{self.size} bytes at offset {low - means.offset} of {name}, which has {means.size}"
+            misuse(self.group, self.ins, what, kind="out of bounds")
         return True
 
     def known(self) -> Known | None:
