@@ -141,6 +141,20 @@ def test_a_mistake_is_told(edit: tuple[str, str], wanted: str) -> None:
     assert wanted in (found if right else found | {"wrong numbers"})
 
 
+@pytest.mark.parametrize("code", ["0x00000000", "0x55555555", "0xAAAAAAAA", "0xFFFFFFFF"])
+def test_an_index_twice_is_no_code(code: str) -> None:
+    assert "wgmma misuse" in product("f16", 0, ('"r"(e[t])', f'"r"(t == 4 ? {code} : e[t])'))[0]
+
+
+def test_the_higher_index_may_come_first() -> None:
+    full, stored, codes = sparse(np.random.default_rng(7), "f16")
+    turned = stored.reshape(64, -1, 2)[:, :, ::-1].reshape(stored.shape)
+    b, c = np.ones((8, 32)), np.zeros((64, 8), np.float32)
+    words = held(codes >> 2 | (codes & 3) << 2, "f16", 0)
+    found = run(source_of("f16", 0), bits(turned, "f16").ravel(), bits(b, "f16").ravel(), words, c)
+    assert kinds(found) == set() and (c == full @ b.T + 1).all()
+
+
 def test_selectors_and_codes_that_mean_nothing() -> None:
     with pytest.raises(NeedsGpu, match="selector"):
         product("f16", 2)
