@@ -16,7 +16,7 @@ import shared.brought_units
 import shared.brought_warps  # noqa: F401 - they add to BROUGHT
 from shared.brought import BROUGHT, Brought, outcomes
 
-FEW = ("cubes", "states", "chained", "conv_im2col", "sparse_product")  # what a newcomer runs
+FEW = ("cubes", "states", "chained", "conv_im2col")  # what a newcomer runs
 
 
 def marked(name: str, *more: Any, slow: bool) -> Any:

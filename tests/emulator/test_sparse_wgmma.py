@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -114,34 +116,44 @@ def product(kind: str, selector: int = 0, *edits: tuple[str, str], registers: bo
     return kinds(found), bool((c == wanted).all())
 
 
-@pytest.mark.parametrize("registers", [False, True])
+FORMS = [("f16", 0), ("f16", 1), ("bf16", 0), ("tf32", 0), ("tf32", 1), ("e4m3", 0), ("s8", 0), ("u8", 0)]
+FEW = [("f16", 1, False), ("tf32", 0, True), ("e4m3", 0, False), ("s8", 0, True)]
+
+
+def few(*case: Any, chosen: bool) -> Any:
+    """A case, slow unless it is chosen."""
+    return pytest.param(*case, marks=[] if chosen else [pytest.mark.slow])
+
+
 @pytest.mark.parametrize(
-    ("kind", "selector"),
-    [("f16", 0), ("f16", 1), ("bf16", 0), ("tf32", 0), ("tf32", 1), ("e4m3", 0), ("s8", 0), ("u8", 0)],
+    ("kind", "selector", "registers"),
+    [few(*f, r, chosen=(*f, r) in FEW) for f in FORMS for r in (False, True)],
 )
 def test_a_sparse_product_is_a_plain_one(kind: str, selector: int, registers: bool) -> None:
     assert product(kind, selector, registers=registers) == (set(), True)
 
 
+MISTAKES = [
+    (('"r"(e[t])', '"r"(e[t] ^ (t == 5 ? 1 : 0))'), "wrong numbers"),
+    (('"r"(e[t])', '"r"(t == 4 ? 0x44444440 : e[t])'), "wgmma misuse"),
+    (('"r"(e[t])', '"r"(e[t ^ 1])'), "wrong numbers"),
+    (("wait_group.sync.aligned 0", "wait_group.sync.aligned 1"), "missing wgmma wait"),
+    (("  fence_async();\n", ""), "missing proxy fence"),
+    (("  __syncthreads();\n", ""), "RAW hazard"),
+    (("bs[8 * 64];", "bs[8 * 48];"), "out of bounds"),
+    (('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");', ""), "missing wgmma.fence"),
+]
+
+
 @pytest.mark.parametrize(
-    ("edit", "wanted"),
-    [
-        (('"r"(e[t])', '"r"(e[t] ^ (t == 5 ? 1 : 0))'), "wrong numbers"),
-        (('"r"(e[t])', '"r"(t == 4 ? 0x44444440 : e[t])'), "wgmma misuse"),
-        (('"r"(e[t])', '"r"(e[t ^ 1])'), "wrong numbers"),
-        (("wait_group.sync.aligned 0", "wait_group.sync.aligned 1"), "missing wgmma wait"),
-        (("  fence_async();\n", ""), "missing proxy fence"),
-        (("  __syncthreads();\n", ""), "RAW hazard"),
-        (("bs[8 * 64];", "bs[8 * 48];"), "out of bounds"),
-        (('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");', ""), "missing wgmma.fence"),
-    ],
+    ("edit", "wanted"), [few(*mistake, chosen=i < 3) for i, mistake in enumerate(MISTAKES)]
 )
 def test_a_mistake_is_told(edit: tuple[str, str], wanted: str) -> None:
     found, right = product("f16", 0, edit)
     assert wanted in (found if right else found | {"wrong numbers"})
 
 
-@pytest.mark.parametrize("code", ["0x00000000", "0x55555555", "0xAAAAAAAA", "0xFFFFFFFF"])
+@pytest.mark.parametrize("code", [few(f"0x{8 * digit}", chosen=digit == "5") for digit in "05AF"])
 def test_an_index_twice_is_no_code(code: str) -> None:
     assert "wgmma misuse" in product("f16", 0, ('"r"(e[t])', f'"r"(t == 4 ? {code} : e[t])'))[0]
 
