@@ -229,6 +229,9 @@ def _argument(
             strides=tensor.strides,
             box=tensor.box,
             swizzle=tensor.swizzle,
+            lower=tensor.lower,
+            upper=tensor.upper,
+            steps=tensor.steps,
         )
 
     def buffer(name: str) -> Buffer:

@@ -89,6 +89,9 @@ class Tensor:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int = 0
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

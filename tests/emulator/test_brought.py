@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 import shared.brought_blocks
+import shared.brought_clusters
 import shared.brought_flags
+import shared.brought_moves
+import shared.brought_products
 import shared.brought_solvers
 import shared.brought_units
 import shared.brought_warps  # noqa: F401 - they add to BROUGHT
 from shared.brought import BROUGHT, Brought, outcomes
 
-FEW = ("cubes", "states", "chained")  # what a newcomer runs
+FEW = ("cubes", "states", "chained", "conv_im2col")  # what a newcomer runs
 
 
 def marked(name: str, *more: Any, slow: bool) -> Any:

@@ -101,6 +101,21 @@ def test_pointers_that_may_go_elsewhere_are_left_alone(body: str) -> None:
     assert not found(body)
 
 
+@pytest.mark.parametrize(
+    ("index", "wanted"), [("t & 3", []), ("t & 7", ["at offset 16 of x, up to 4 bytes past"])]
+)
+def test_the_array_of_another_block_is_as_long(index: str, wanted: list[str]) -> None:
+    body = f"""
+  __shared__ int x[4], y[4]; if (t < 4) {{ x[t] = 1; y[t] = 2; }}
+  cluster_sync(); int v;
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(far(&x[{index}], rank() ^ 1)) : "memory");
+  cluster_sync(); out[t] = v + y[t & 3]; cluster_sync();"""
+    text = PRELUDE + HEAD.replace("void k", "void __cluster_dims__(2, 1, 1) k") + body + "}"
+    arrays = np.arange(80, dtype=np.int32), np.zeros(64, np.int32)
+    told = [f.message for f in launch(text, "k", (2,), (64,), *arrays).findings if f.kind == "out of bounds"]
+    assert len(told) == len(wanted) and all(text in one for text, one in zip(wanted, told, strict=True))
+
+
 def test_a_block_of_a_cluster_has_its_own() -> None:
     body = """
   __shared__ int x[32], y[64]; y[t] = 1; if (t < 32) x[t] = a[t];
@@ -116,3 +131,21 @@ def test_a_block_of_a_cluster_has_its_own() -> None:
             text.replace("out[t] =", "if (rank()) out[t] =") + "}", "k", (2,), (64,), *arrays
         ).findings
         assert {f.kind for f in told} - {"RAW hazard", "WAW hazard"} == kinds
+
+
+@pytest.mark.parametrize(
+    ("length", "from_", "wanted"), [(64, 32, []), (48, 0, ["s, which has 192"]), (64, 48, ["s,"])]
+)
+def test_a_bulk_copy_stays_in_its_array(length: int, from_: int, wanted: list[str]) -> None:
+    body = f"""
+  __shared__ __align__(128) int s[{length}], r[64]; __shared__ u64 full; r[t] = t;
+  if (t == 0) {{ init(&full, 1); fence_init(); }}
+  __syncthreads();
+  if (t == 0) {{ expect(&full, 256); load(s, a, 256, &full); }}
+  wait(&full, 0); out[t] = s[t & 31] + r[63 - t];
+  __syncthreads();
+  if (t == 0) {{ fence_async(); store(out, s + {from_}, 128); wait_all(); }}"""
+    arrays = np.arange(80, dtype=np.int32), np.zeros(64, np.int32)
+    run = launch(PRELUDE + HEAD + body + "}", "k", (1,), (64,), *arrays)
+    told = [f.message for f in run.findings if f.kind == "out of bounds"]
+    assert len(told) == len(wanted) and all(text in one for text, one in zip(wanted, told, strict=True))

@@ -238,7 +238,7 @@ def test_tiles_that_host_code_counts() -> None:
     (entry,) = text.entries(ATTENTION)
     derived = sizes.derived(launched, entry, ["length", "width", "tiles", "rows"])
     tiled = tiles.divisors(derived)
-    assert tiled == {"tiles": "rows"} and tiles.by_host(launched, entry, tiled) == {"rows": 32}
+    assert tiled == {"tiles": "rows"} and tiles.by_host(launched, entry, tiled, {}) == {"rows": 32}
     usual = {"length": 32, "width": 32, "tiles": 32}
     assert tiles.around(usual, {"rows": 32}, derived, tiled, entry.body) == {"length": 96}
     assert not tiles.around(usual, {"rows": 8}, derived, tiled, entry.body)  # it comes around

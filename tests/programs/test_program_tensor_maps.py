@@ -80,3 +80,73 @@ def test_a_copy_that_nobody_waits_for_is_found(tmp_path: Path) -> None:
 def test_a_map_that_the_driver_refuses_is_told(tmp_path: Path) -> None:
     run = ran(tmp_path, TMA, "2")
     assert any("strides of (130,) bytes" in event.what for event in run.misuses), run.misuses
+
+
+COLUMNS = """
+#include <cstdlib>
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+__global__ void columns(const __grid_constant__ CUtensorMap map, float* out)
+{
+    __shared__ alignas(128) float tile[32][8];
+    __shared__ alignas(8) unsigned long long barrier;
+    unsigned at = __cvta_generic_to_shared(&barrier), to = __cvta_generic_to_shared(tile);
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 1024;" ::"r"(at) : "memory");
+        asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+                     " [%0], [%1, {%3, %4, %4, %3}], [%2], {%5, %6};"
+                     ::"r"(to), "l"(&map), "r"(at), "r"(0), "r"(-1), "h"((short)blockIdx.x),
+                     "h"((short)blockIdx.y) : "memory");
+    }
+    __syncthreads();
+    asm volatile("{ .reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;"
+                 " @!p bra again; }" ::"r"(at) : "memory");
+    for (int i = threadIdx.x; i < 256; i += 32) atomicAdd(out + i, tile[i / 8][i % 8]);
+}
+
+int main(int argc, char** argv)
+{
+    int fault = argc > 1 ? atoi(argv[1]) : 0, wrong = 0;
+    static float host[2][4][4][8], sum[2][4][4][8], *in, *out;
+    for (int i = 0; i < 256; ++i) (&host[0][0][0][0])[i] = i % 13;
+    cudaMalloc(&in, sizeof host);
+    cudaMalloc(&out, sizeof host);
+    cudaMemset(out, 0, sizeof host);
+    cudaMemcpy(in, host, sizeof host, cudaMemcpyHostToDevice);
+    void* found;
+    cudaDriverEntryPointQueryResult status;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeIm2col", &found, 12000, cudaEnableDefault, &status);
+    auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeIm2col)>(found);
+    CUtensorMap map;
+    cuuint64_t extents[] = {8, 4, 4, 2}, strides[] = {32, 128, 512};
+    cuuint32_t steps[] = {1, 1, 1, 1};
+    int lower[] = {-1, -1}, upper[] = {-1, fault == 1 ? -6 : -1};
+    encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, in, extents, strides, lower, upper, 8, 32, steps,
+           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (fault) return 0;
+    columns<<<dim3(3, 3), 32>>>(map, out);
+    cudaMemcpy(sum, out, sizeof host, cudaMemcpyDeviceToHost);
+    for (int i = 0; i < 256; ++i) {
+        int n = i / 128, h = i / 32 % 4, w = i / 8 % 4, c = i % 8;
+        float s = 0;
+        for (int y = h - 1; y <= h + 1; ++y) for (int x = w - 1; x <= w + 1; ++x)
+            s += y < 0 || y > 3 || x < 0 || x > 3 ? 0 : host[n][y][x][c];
+        wrong += s != sum[n][h][w][c];
+    }
+    return wrong;
+}
+"""
+
+
+def test_columns_by_an_im2col_map_arrive(tmp_path: Path) -> None:
+    run = ran(tmp_path, COLUMNS)
+    assert (run.code, run.misuses, run.refusals, kinds(run)) == (0, {}, {}, set())
+
+
+def test_an_im2col_map_that_the_driver_refuses_is_told(tmp_path: Path) -> None:
+    run = ran(tmp_path, COLUMNS, "1")
+    assert any("no pixel between them" in event.what for event in run.misuses), run.misuses

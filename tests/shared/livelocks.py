@@ -56,6 +56,11 @@ WORDS = {
 }
 
 LIVELOCKS = {
+    "a rest by a size": Livelock(
+        "int n = v[64] + 3; for (int i = t;; i++) { v[128 + t] = 1; if (i % n == 1 && i > TURNS) break; }",
+        "== 1",
+        "== 7",
+    ),
     "a ring of warps": Livelock(
         """__shared__ volatile int f[33]; if (t < 33) f[t] = 0; __syncthreads();
         for (int i = 1; i <= TURNS; i++) {

@@ -376,7 +376,7 @@ add(
     grid=lambda rows, n: (8,),
     block=128,
     faults=(
-        ("__shared__ float2 got[2][4];", "__shared__ float2 got[1][4];", WAR),
+        ("__shared__ float2 got[2][4];", "__shared__ float2 got[1][4];", BOUNDS),
         ("int b = turn & 1;", "int b = 0;", HANG),
         ("wait_cluster(&bar[b], turn >> 1 & 1);", "wait_cluster(&bar[b], turn & 1);", HANG),
         ("  fence_init();\n  cluster_sync();", "  fence_init();\n  __syncthreads();", "block not begun"),
@@ -762,7 +762,7 @@ add(
         (
             "__align__(128) unsigned short sa[S][BM * BK]",
             "__align__(128) unsigned short sa[S - 1][BM * BK]",
-            "missing cp.async wait",
+            BOUNDS,
         ),
         ("int s = i % S;", "int s = (i + 1) % S;", "missing cp.async wait"),
     ),

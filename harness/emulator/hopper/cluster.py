@@ -153,7 +153,7 @@ def st_async(decoder: Decoder, ins: Instruction) -> Run:
             if ((starts >> WINDOW) != (address >> WINDOW)).any():
                 misuse(group, ins, "the data and the mbarrier are in different blocks")
             rows = mine + block.rank * group.launch.threads + group.row
-            known = cluster.clocks.known(rows) if cluster.clocks is not None else None
+            known = cluster.clocks.begin(rows) if cluster.clocks is not None else None
             if cluster.clocks is not None and cluster.shadow is not None:
                 block.visit(address, ins, np.array([found.column]), np.array([found.phase + 1]))
                 grain = group.launch.grain

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.group import Group
-from harness.emulator.hopper.order.clocks import Known, Told
+from harness.emulator.hopper.order.clocks import ROWS, Known, Told
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Array
@@ -75,7 +75,7 @@ class Mbarrier:
                 self.released = self.arrived.with_(self.released)
                 self.arrived = None
             if self.begun is not None:
-                self.released = self.begun.hearsay().with_(self.released)
+                self.released = self.begun.begun().with_(self.released)
                 self.begun = None
 
     def _outrun(self) -> None:
@@ -112,7 +112,7 @@ class Mbarrier:
     def tell(self, told: Told | None) -> None:
         """Let those who wait for this phase know what is `told` of global memory."""
         if told is not None:
-            self.arrived = Known(np.zeros((5, 0), np.int32), told).with_(self.arrived)
+            self.arrived = Known(np.zeros((len(ROWS), 0), np.int32), told).with_(self.arrived)
 
     def land(self, size: int, begun: Known | None = None) -> None:
         """Count `size` bytes that have landed, of a copy that began where `begun` was known."""

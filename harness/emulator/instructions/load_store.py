@@ -26,6 +26,7 @@ _HINTS = {
     "volatile", "weak", "relaxed", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "cta", "gpu", "sys",
     "L1::no_allocate", "L1::evict_last", "L1::evict_first", "L1::evict_normal", "L1::evict_unchanged",
     "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint", "shared::cta", "shared::cluster", "cluster",
+    "mmio", "param::entry", "param::func",
 }  # fmt: skip
 
 

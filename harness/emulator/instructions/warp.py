@@ -257,7 +257,12 @@ def warp_barrier(decoder: Decoder, ins: Instruction) -> Run:
 @handles("membar", "fence")
 def fence(decoder: Decoder, ins: Instruction) -> Run:
     """Decode fences, which order memory accesses, see `order`."""
-    decoder.parts(ins, {"cta", "cluster", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"})
+    decoder.parts(
+        ins,
+        {"cta", "cluster", "gl", "gpu", "sys", "acq_rel", "sc", "acquire", "release"}
+        # Narrower in what they order; taken for the whole fence.
+        | {"sync_restrict::shared::cta", "sync_restrict::shared::cluster"},
+    )
     beyond = "cta" not in ins.opcode
 
     def run(group: Group, where: Lanes) -> None:

@@ -15,7 +15,7 @@ from harness.emulator.ptx.program import Entry, Instruction
 _NUMBER, _MIXED = "", "?"  # what derives from no variable, and what from several, or in another way
 _ACCESSES = {"ld", "st", "atom", "red", "cp", "ldmatrix", "stmatrix"}
 _VALUES = {"ld", "atom", "shfl", "setp"}  # what these give is taken for a number
-_COPIES = {"mov", "cvta", "cvt"}
+_COPIES = {"mov", "cvta", "cvt", "mapa"}
 _SUMS = {"add", "or", "mad", "sub"}  # of an address and integers; by `or` where bits are known to be 0
 _NAME = re.compile(r"[%$\w.:]+")
 
@@ -46,13 +46,19 @@ def pointed(entry: Entry) -> dict[int, Variable]:
                     bases[name], changed = joined, True
     found = {}
     for ins, names in named:
-        if ins.opcode[0] in _ACCESSES and "bulk" not in ins.opcode:
-            pairs = zip(ins.operands, names, strict=True)
+        if ins.opcode[0] in _ACCESSES:
+            pairs = [*zip(ins.operands, names, strict=True)][_shared(ins) :]
             address = next((some for text, some in pairs if text.startswith("[")), [])
             variable = shared.get(_base(address, bases) or _NUMBER)
             if variable is not None and variable.size:
                 found[ins.index] = variable
     return found
+
+
+def _shared(ins: Instruction) -> int:
+    """Return the number of the operand in shared memory: of bulk stores it is the second one."""
+    spaces = [part for part in ins.opcode if part in ("global", "shared::cta")]
+    return int("bulk" in ins.opcode and spaces == ["global", "shared::cta"])
 
 
 def _derived(ins: Instruction, operands: list[str | None], results: int) -> str | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from harness.emulator.group import Group, spread
 from harness.emulator.memory import GLOBAL_BASE, WINDOW
-from harness.emulator.numbers.values import Integer, Lanes, Mask, mask_of
+from harness.emulator.numbers.values import Array, Integer, Lanes, Mask, mask_of
 from harness.emulator.ptx.declarations import Variable
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
@@ -76,12 +76,21 @@ def outside(
 def within(
     group: Group, ins: Instruction, means: Variable, address: Integer, where: Lanes, size: int
 ) -> Lanes:
-    """Return the lanes of `where` that stay in the variable in shared memory `means`; report the others."""
+    """Return the lanes of `where` that stay in the variable in shared memory `means`; report the others.
+
+    Blocks of a cluster have it at the same place each.
+    """
     if where is False:
         return False
-    first, lanes = means.offset + group.batch.base, spread(address, group.shape)
-    inside = mask_of((lanes >= first) & (lanes + size <= first + means.size))
+    offset = _into(means, spread(address, group.shape))
+    inside = mask_of((offset >= 0) & (offset + size <= means.size))
     return outside(group, ins, "shared", address, where, inside, size, means)
+
+
+def _into(means: Variable, address: Array) -> Array:
+    """Return how far into a variable in shared memory addresses lie, whichever block's it is."""
+    half = 1 << WINDOW - 1
+    return ((address - means.offset + half) & ((1 << WINDOW) - 1)) - half
 
 
 def _writes(ins: Instruction, space: str) -> bool:
@@ -113,7 +122,7 @@ def named(
     one that the access `means`, if that is known.
     """
     if means is not None:
-        offset = address - group.batch.base - means.offset
+        offset = int(_into(means, np.asarray(address)))
         return group.launch.variable(space, means.offset)[0], offset, max(-offset, offset + size - means.size)
     if space == "global":
         found = group.launch.arena.nearest(address, size)

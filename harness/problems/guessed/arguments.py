@@ -90,7 +90,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     )
     apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts, numbers)
     tiled = tiles.divisors(sizes.derived(launched, entry, whole))
-    told = inside | apart | pitches | shaped.steps(whole) | tiles.by_host(launched, entry, tiled)
+    told = inside | apart | pitches | shaped.steps(whole) | tiles.by_host(launched, entry, tiled, maps)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
     boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
     usual = sizes.usual(entry, whole, size, threads, numbers, launched) | {

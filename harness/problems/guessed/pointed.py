@@ -274,6 +274,9 @@ def mapped(name: str, tensor: Encoded) -> Tensor:
         strides=tensor.strides,
         box=tensor.box,
         swizzle=tensor.swizzle,
+        lower=tensor.lower,
+        upper=tensor.upper,
+        steps=tensor.steps,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -177,21 +177,31 @@ class Textures:
         swizzle: int,
         fill: int,
     ) -> None:
-        if type_ >= len(SIZES) or swizzle >= len(_SWIZZLES) or not 1 <= rank <= 5:
-            raise EmulatorError(f"a tensor map of type {type_} and rank {rank} with swizzle {swizzle}")
-        one = Map(
-            address=address,
-            element=list(SIZES)[type_],
-            extents=tuple((ctypes.c_uint64 * rank).from_address(extents)),
-            strides=tuple((ctypes.c_uint64 * (rank - 1)).from_address(strides)) if rank > 1 else (),
-            box=tuple((ctypes.c_uint32 * rank).from_address(box)),
-            steps=tuple((ctypes.c_uint32 * rank).from_address(steps)),
-            swizzle=_SWIZZLES[swizzle],
-            nan=bool(fill),
-        )
-        if what := one.fault():
-            raise Misuse(INVALID_VALUE, what)
-        ctypes.memmove(to, one.encode(), BYTES)
+        one = _map(type_, rank, address, extents, strides, steps, swizzle, fill)
+        _encode(to, replace(one, box=tuple((ctypes.c_uint32 * rank).from_address(box))))
+
+    def cuTensorMapEncodeIm2col(
+        self,
+        caller: int,
+        to: int,
+        type_: int,
+        rank: int,
+        address: int,
+        extents: int,
+        strides: int,
+        lower: int,
+        upper: int,
+        channels: int,
+        pixels: int,
+        steps: int,
+        swizzle: int,
+        fill: int,
+    ) -> None:
+        one = _map(type_, rank, address, extents, strides, steps, swizzle, fill)
+        if rank < 3:
+            raise Misuse(INVALID_VALUE, f"{rank} extents of an im2col map, not 3 to 5")
+        near, far = (tuple((ctypes.c_int32 * (rank - 2)).from_address(corner)) for corner in (lower, upper))
+        _encode(to, replace(one, box=(channels, pixels), lower=near, upper=far))
 
     def _create(self, to: int, made: Callable[[], Texture]) -> None:
         handle = next(self._handles)
@@ -223,3 +233,28 @@ class Textures:
         if not extents[0]:
             raise Misuse(INVALID_VALUE, f"texels of {extents}")
         return one
+
+
+def _map(
+    type_: int, rank: int, address: int, extents: int, strides: int, steps: int, swizzle: int, fill: int
+) -> Map:
+    """Return the map that host code asks for, without its box."""
+    if type_ >= len(SIZES) or swizzle >= len(_SWIZZLES) or not 1 <= rank <= 5:
+        raise EmulatorError(f"a tensor map of type {type_} and rank {rank} with swizzle {swizzle}")
+    return Map(
+        address=address,
+        element=list(SIZES)[type_],
+        extents=tuple((ctypes.c_uint64 * rank).from_address(extents)),
+        strides=tuple((ctypes.c_uint64 * (rank - 1)).from_address(strides)) if rank > 1 else (),
+        box=(),
+        steps=tuple((ctypes.c_uint32 * rank).from_address(steps)),
+        swizzle=_SWIZZLES[swizzle],
+        nan=bool(fill),
+    )
+
+
+def _encode(to: int, one: Map) -> None:
+    """Write a map to where host code wants it, or tell what the driver refuses."""
+    if what := one.fault():
+        raise Misuse(INVALID_VALUE, what)
+    ctypes.memmove(to, one.encode(), BYTES)

@@ -198,8 +198,8 @@ def _multiple(launch: Launch, entries: tuple[Entry, Entry, Entry]) -> int:
     ins = launch.entry.instructions[entries[0].pc]
     if ins.opcode[0] not in _READ - _COMPARES or not entries[0].read:
         return 1
-    by, change = literal(ins.operands[2]), _change(*(e.read[0] for e in entries))
-    if not isinstance(by, int) or change is None or not change.any():
+    by, change = _by(ins, entries), _change(*(e.read[0] for e in entries))
+    if by is None or change is None or not change.any():
         return 1
     whole, bits = abs(by), BYTES[ins.opcode[-1]] * 8
     if ins.opcode[0] == "and":
@@ -211,6 +211,17 @@ def _multiple(launch: Launch, entries: tuple[Entry, Entry, Entry]) -> int:
         near = [n for power in powers if abs((n := round(power / whole)) * whole - power) < n << 8]
         whole = next((n for n in near if n > 1), 1)
     return math.lcm(*(whole // math.gcd(whole, int(c)) for c in np.unique(change))) if whole else 1
+
+
+def _by(ins: Instruction, entries: tuple[Entry, Entry, Entry]) -> int | None:
+    """Return by what is divided or masked: a literal, or the one number that a register holds."""
+    if len(ins.operands) < 3:
+        return None
+    found = literal(ins.operands[2])
+    if found is None and all(len(entry.read) == 2 for entry in entries):
+        held = np.unique(np.concatenate([entry.read[1].ravel() for entry in entries]))
+        found = int(held[0]) if len(held) == 1 else None
+    return found if isinstance(found, int) else None
 
 
 def _change(a: Array, b: Array, c: Array) -> Array | None:
@@ -294,8 +305,8 @@ def _swaps(entries: tuple[Entry, Entry, Entry]) -> bool:
 def _divides(launch: Launch, entries: tuple[Entry, Entry, Entry], length: int) -> bool:
     """Return whether a division, or a mask, by a number gives the change divided, or its rest."""
     ins = launch.entry.instructions[entries[0].pc]
-    by = literal(ins.operands[2]) if len(ins.operands) > 2 else None
-    if not isinstance(by, int) or not entries[0].read:
+    by = _by(ins, entries)
+    if by is None or not entries[0].read:
         return False
     result = [next(iter(e.wrote.values())) for e in entries]
     now = entries[2].read[0]

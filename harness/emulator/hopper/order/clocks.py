@@ -11,18 +11,20 @@ from harness.emulator.numbers.values import Array
 from harness.emulator.watch.knowledge import Knowledge
 from harness.emulator.watch.patterns import WARP
 
-_SEEN, _FENCED, _PASSED, _HEARD, _SCOPED = range(5)  # the rows of a table
+_SEEN, _FENCED, _PASSED, _HEARD, _SCOPED, _DONE = ROWS = range(6)  # the rows of a table
 
 
 @dataclass(frozen=True)
 class Known:
-    """Knowledge at one point: a table of clocks (5, columns), and what is `told` of global memory.
+    """Knowledge at one point: a table of clocks (6, columns), and what is `told` of global memory.
 
     seen: what is known, with its effects
     fenced, passed: of that, what comes before a proxy fence; one of the thread that made an access counts for
       `fenced`, one of any thread on the way from it for `passed`
     heard: what has happened before, whether or not its effects are known
     scoped: of what is seen, what was told by means whose scope has both threads
+    done: what is seen, and what was before copies and ``st.async`` began whose end was waited for:
+      what was read there has been read
     """
 
     table: Array
@@ -33,6 +35,7 @@ class Known:
     passed = property(lambda self: self.table[_PASSED])
     heard = property(lambda self: self.table[_HEARD])
     scoped = property(lambda self: self.table[_SCOPED])
+    done = property(lambda self: self.table[_DONE])
 
     def with_(self, other: Known | None) -> Known:
         """Return what is known by either."""
@@ -54,9 +57,16 @@ class Known:
         return replace(self, table=table)
 
     def hearsay(self) -> Known:
-        """Return what has happened, without its effects: so much a relaxed arrival and a copy's end tell."""
+        """Return what has happened, without its effects: so much a relaxed arrival tells."""
+        return self._of(_HEARD)
+
+    def begun(self) -> Known:
+        """Return what had happened, and what had been read, where a copy began: so much its end tells."""
+        return self._of(_HEARD, _DONE)
+
+    def _of(self, *rows: int) -> Known:
         table = np.zeros_like(self.table)
-        table[_HEARD] = self.heard
+        table[[*rows]] = self.table[[*rows]]
         return Known(table)
 
 
@@ -81,7 +91,7 @@ class Clocks:
     Column t is that of thread t: its own value counts the points at which it has published what it did.
     Further columns are allocated for streams of asynchronous operations.
 
-    seen, fenced, passed, heard, scoped: int32 (threads, columns), see `Known`
+    seen, fenced, passed, heard, scoped, done: int32 (threads, columns), see `Known`
     generic: bool (columns,), the accesses of a column are made through the generic proxy
     settled: int32 (threads,), a thread's value when its warp last waited for something: what it read until
       then it has got, whatever proxy writes next
@@ -97,7 +107,7 @@ class Clocks:
         self._copies: list[int] = []  # first columns of streams that each thread has one of
         self._used = threads
         room = threads + 64
-        self._table = np.zeros((5, threads, room), np.int32)
+        self._table = np.zeros((len(ROWS), threads, room), np.int32)
         self.generic = np.ones(room, np.bool_)
         self.tick(np.arange(threads))
 
@@ -106,6 +116,7 @@ class Clocks:
     passed = property(lambda self: self._table[_PASSED])
     heard = property(lambda self: self._table[_HEARD])
     scoped = property(lambda self: self._table[_SCOPED])
+    done = property(lambda self: self._table[_DONE])
 
     def columns(self, count: int, *, generic: bool) -> int:
         """Allocate `count` columns for streams, and return the first."""
@@ -123,6 +134,12 @@ class Clocks:
     def known(self, rows: Array) -> Known:
         """Return what any of the threads `rows` knows."""
         return Known(self._table[:, rows].max(1))
+
+    def begin(self, rows: Array) -> Known:
+        """Return what any of the threads `rows` knows that begin an operation. What they do next is later."""
+        found = self.known(rows)
+        self.tick(rows)
+        return found
 
     def shared(self, rows: Array) -> Known:
         """Return what every warp of the threads `rows` knows, (warps, 32): each of its threads, together."""
@@ -182,7 +199,7 @@ class Clocks:
 
     def tick(self, rows: Array) -> None:
         """Begin a new interval of the threads `rows`."""
-        for which in (_SEEN, _HEARD, _SCOPED):
+        for which in (_SEEN, _HEARD, _SCOPED, _DONE):
             self._table[which, rows, rows] += 1
 
     def own(self, rows: Array) -> Array:

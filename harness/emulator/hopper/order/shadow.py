@@ -178,7 +178,7 @@ class Shadow:
         readers = self._readers(places)
         for reads in readers:
             value, reader = reads.value[places], reads.column[places]
-            late = (value > 0) & (clocks.seen[row, reader] < value)
+            late = (value > 0) & (clocks.done[row, reader] < value)
             late = _untold(late, told, row, reader, reads.stamp, places)
             if late.any():
                 self._report("read", late, places, reader, report, reads)
@@ -248,6 +248,8 @@ class Shadow:
         column = self._column[places]
         value = self._value[places]
         ordered = known.seen[column] >= value
+        if kind == "write":  # what an operation wrote whose end was waited for is there
+            ordered |= (column >= self._clocks.threads) & (known.done[column] >= value)
         fenced = ordered
         if not generic:
             fenced = np.where(self._clocks.generic[column], known.fenced[column] >= value, ordered)
@@ -271,7 +273,7 @@ class Shadow:
         readers = self._readers(places)
         for reads in readers:
             value, reader = reads.value[places], reads.column[places]
-            late = (value > 0) & (known.seen[reader] < value)
+            late = (value > 0) & (known.done[reader] < value)
             unfenced = ~late & (value > 0) & self._outrun(by, reader, value, known)
             if late.any() or (unfenced.any() and not generic):
                 passed = ~late & (known.passed[reader] >= value)

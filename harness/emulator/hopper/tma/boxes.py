@@ -1,5 +1,7 @@
 """Boxes on their way between global and shared memory: their elements, what is outside, and the swizzle.
 
+In im2col mode a box is a column of pixels, each with some channels (PTX ISA, "im2col mode").
+
 A box lies in shared memory in rows along its innermost extent, the others following. With a swizzle of 128
 bytes the 16-byte units of every eight 128-byte rows change places: address bits 4 to 6 are combined with bits
 7 to 9 by exclusive or; with 64 bytes bits 4 and 5 with 7 and 8, with 32 bytes bit 4 with bit 7 (PTX ISA,
@@ -71,8 +73,13 @@ class Box:
     inside: Array
 
 
-def box_of(map_: Map, at: tuple[int, ...]) -> Box:
-    """Return the box whose first element has the indices `at`, innermost first."""
+def box_of(map_: Map, at: tuple[int, ...], offsets: tuple[int, ...] = ()) -> Box:
+    """Return the box whose first element has the indices `at`, innermost first.
+
+    offsets: those of im2col mode, along W, H and D
+    """
+    if map_.im2col:
+        return _column_of(map_, at, offsets or (0,) * len(map_.lower))
     address = np.full((1,) * len(at), map_.address, np.int64)
     inside = np.ones((1,) * len(at), np.bool_)
     strides = (map_.size, *map_.strides)
@@ -84,6 +91,35 @@ def box_of(map_: Map, at: tuple[int, ...]) -> Box:
         inside = inside & ((index >= 0) & (index < map_.extents[axis])).reshape(shape)
     whole = tuple(reversed(map_.counts))
     return Box(address=np.broadcast_to(address, whole).ravel(), inside=np.broadcast_to(inside, whole).ravel())
+
+
+def _column_of(map_: Map, at: tuple[int, ...], offsets: tuple[int, ...]) -> Box:
+    """Return a column of pixels. The first is the base `at`, and bases go on within the pixel box, W fastest;
+    at its far corner they begin again at the near one of the next image. Offsets shift all of them.
+    """
+    channel = at[0] + np.arange(map_.box[0], dtype=np.int64)
+    number = np.arange(map_.box[1], dtype=np.int64)
+    address = map_.address + channel * map_.size
+    inside = (channel >= 0) & (channel < map_.extents[0])
+    axes = zip(at[1:-1], map_.lower, map_.upper, offsets, strict=True)
+    for axis, (base, low, high, offset) in enumerate(axes, 1):
+        step, last = map_.steps[axis], map_.extents[axis] - 1 + high
+        row, first = (
+            (last - low) // step + 1,
+            max((last - base) // step + 1, 1),
+        )  # of the latter bases are left
+        later = number - first
+        index = np.where(later < 0, base + step * number, low + step * (later % row)) + offset
+        address, inside = _along(map_, axis, index, address, inside)
+        number = np.where(later < 0, 0, later // row + 1)
+    address, inside = _along(map_, len(at) - 1, at[-1] + map_.steps[-1] * number, address, inside)
+    return Box(address=address.ravel(), inside=inside.ravel())
+
+
+def _along(map_: Map, axis: int, index: Array, address: Array, inside: Array) -> tuple[Array, Array]:
+    """Return addresses, and which are inside, with the index of each pixel along one more axis."""
+    within = (index >= 0) & (index < map_.extents[axis])
+    return address + (index * map_.strides[axis - 1])[:, None], inside & within[:, None]
 
 
 def fetch(arena: Arena, map_: Map, box: Box) -> Array:

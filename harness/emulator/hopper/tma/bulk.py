@@ -42,7 +42,7 @@ def cp_bulk(decoder: Decoder, ins: Instruction) -> Run | Attempt:
         return _wait(int(ins.operands[0], 0), "read" in parts)
     if "prefetch" in parts:
         return lambda group, where: None
-    if {"im2col", "im2col_no_offs", "tile::gather4", "tile::scatter4"} & set(parts):
+    if {"im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4"} & set(parts):
         raise decoder.refusal(ins)
     return _copy(decoder, ins)
 
@@ -52,7 +52,7 @@ class Operands:
     """The operands of a copy, as readers.
 
     shared: the address in shared memory; `far` the other one, of plain bytes
-    pointer, indices: of a tensor copy its map and the indices of the box
+    pointer, indices: of a tensor copy its map and the indices of the box; `offsets` of one in im2col mode
     size: bytes of a plain copy; `barrier` and `mask` of a copy to shared memory
     """
 
@@ -60,13 +60,14 @@ class Operands:
     far: Callable[[Group], tuple[Integer, int]] | None
     pointer: Reader | None
     indices: tuple[Reader, ...]
+    offsets: tuple[Reader, ...]
     size: Reader | None
     barrier: Callable[[Group], tuple[Integer, int]] | None
     mask: Reader | None
 
 
 def _operands(decoder: Decoder, ins: Instruction, *, loads: bool) -> Operands:
-    """Return the operands: target, source, bytes (without a map), mbarrier, multicast mask."""
+    """Return the operands: target, source, bytes (without a map), mbarrier, offsets, multicast mask."""
     tensor = "tensor" in ins.opcode
     target, source, *rest = ins.operands
     mapped, plain = (source, target) if loads else (target, source)
@@ -76,17 +77,25 @@ def _operands(decoder: Decoder, ins: Instruction, *, loads: bool) -> Operands:
     size = None if tensor else decoder.integer(ins, rest.pop(0), 32)
     completes = loads or "mbarrier::complete_tx::bytes" in ins.opcode
     barrier = decoder.address(ins, rest.pop(0)) if completes else None
+    offsets = _list(rest.pop(0)) if "im2col" in ins.opcode else []
+    indices = _list(match[2]) if match else []
+    if "im2col" in ins.opcode and len(offsets) != len(indices) - 2:
+        raise decoder.refusal(ins)
     return Operands(
         shared=decoder.address(ins, plain),
         far=None if tensor else decoder.address(ins, mapped),
         pointer=decoder.integer(ins, match[1], 64) if match else None,
-        indices=tuple(decoder.integer(ins, text.strip(), 32) for text in match[2].split(","))
-        if match
-        else (),
+        indices=tuple(decoder.integer(ins, text, 32) for text in indices),
+        offsets=tuple(decoder.integer(ins, text, 16) for text in offsets),
         size=size,
         barrier=barrier,
         mask=decoder.integer(ins, rest.pop(0), 16) if "multicast::cluster" in ins.opcode else None,
     )
+
+
+def _list(text: str) -> list[str]:
+    """Return the names of a vector operand, ``{%r1, %r2}``."""
+    return [name.strip() for name in text.strip("{} ").split(",")]
 
 
 def _copy(decoder: Decoder, ins: Instruction) -> Run:
@@ -107,6 +116,11 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
             map_ = _map(group, ins, _value(group, given.pointer(group), lane), len(given.indices))
             if map_ is None:
                 return
+        at = tuple(_value(group, index(group), lane) for index in given.indices)
+        offsets = tuple(_value(group, offset(group), lane) & 0xFFFF for offset in given.offsets)
+        if map_ is not None and map_.im2col and (what := map_.stray(at, offsets)):
+            misuse(group, ins, what, kind="TMA misuse")
+            return
         transfer = Transfer(
             group=group,
             ins=ins,
@@ -114,7 +128,8 @@ def _copy(decoder: Decoder, ins: Instruction) -> Run:
             row=block.rank * group.launch.threads + group.row + lane,
             start=start,
             map=map_,
-            at=tuple(_value(group, index(group), lane) for index in given.indices),
+            at=at,
+            offsets=offsets,
             far=_address(group, given.far, lane) if given.far is not None else 0,
             size=_value(group, given.size(group), lane)
             if given.size is not None
@@ -167,6 +182,9 @@ def _map(group: Group, ins: Instruction, pointer: int, rank: int) -> tensormap.M
         what = "the 128 bytes it is given are no tensor map"
     elif len(found.extents) != rank:
         what = f"a tensor map of {len(found.extents)} extents, and {rank} indices"
+    elif found.im2col != bool({"im2col", "im2col_no_offs"} & set(ins.opcode)):
+        of = "an im2col" if found.im2col else "a tiled"
+        what = f"{of} tensor map, and a copy in the other mode"
     else:
         what = found.fault()  # one that the kernel made itself may have one
     if what:

@@ -40,6 +40,7 @@ class Transfer:
     start: its first byte in shared memory; for a multicast the same in each block
     map, at: the tensor map and the indices of the box's first element; None and () for plain bytes, which are
       at the address `far` of global or shared memory
+    offsets: those of a load in im2col mode
     size: bytes
     """
 
@@ -50,6 +51,7 @@ class Transfer:
     start: int
     map: tensormap.Map | None
     at: tuple[int, ...]
+    offsets: tuple[int, ...]
     far: int
     size: int
     reduction: str
@@ -80,12 +82,17 @@ class Transfer:
                 kind="out of bounds",
             )
             return False
+        means = self.group.launch.code.pointed.get(self.ins.index)
+        if means is not None and not 0 <= low - means.offset <= means.size - self.size:
+            name = self.group.launch.variable("shared", means.offset)[0]
+            what = f"{self.size} bytes at offset {low - means.offset} of {name}, which has {means.size}"
+            misuse(self.group, self.ins, what, kind="out of bounds")
         return True
 
     def known(self) -> Known | None:
         """Return what is known where the copy begins."""
         clocks = self.block.cluster.clocks
-        return clocks.known(np.array([self.row])) if clocks is not None else None
+        return clocks.begin(np.array([self.row])) if clocks is not None else None
 
     def load(self, barrier: int, ranks: list[int], *, multicast: bool, lane: int, near: bool) -> None:
         """Begin a copy to the shared memory of the blocks `ranks`, which completes at their mbarriers."""
@@ -142,13 +149,13 @@ class Transfer:
 
     def _bytes(self) -> Bytes:
         """Return the bytes of global memory that the copy accesses."""
-        map_, at = self.map, self.at
+        map_, at, offsets = self.map, self.at, self.offsets
         if map_ is None:
             start, count = self.far, self.size // 4
             return Bytes(start, 4, lambda: start + 4 * np.arange(count))
 
         def inside() -> Array:
-            box = box_of(map_, at)
+            box = box_of(map_, at, offsets)
             return box.address[box.inside]
 
         return Bytes(map_.address, map_.size, inside)
@@ -156,7 +163,7 @@ class Transfer:
     def _fetched(self, near: bool) -> Array:
         """Return the bytes of the source."""
         if self.map is not None:
-            box = box_of(self.map, self.at)
+            box = box_of(self.map, self.at, self.offsets)
             if not self._within("reads", box.address[box.inside], self.map.size):
                 return np.zeros(self.map.total, np.uint8)
             self._count(box.address[box.inside], self.map.size)
@@ -246,7 +253,7 @@ class Transfer:
         if self.map is not None:
             if self.map.swizzle:
                 data = data.reshape(-1, 16)[(self._units(self.start) - self.start) // 16].reshape(-1)
-            box = box_of(self.map, self.at)
+            box = box_of(self.map, self.at, self.offsets)
             address, new = box.address[box.inside], data.view(f"u{self.map.size}")[box.inside]
             if not self._within("writes", address, self.map.size):
                 return

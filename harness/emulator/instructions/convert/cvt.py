@@ -10,7 +10,7 @@ import numpy as np
 from harness.emulator.decode import FLOAT, Decoder, Run, handles
 from harness.emulator.group import Group
 from harness.emulator.instructions.convert.moves import TYPES
-from harness.emulator.instructions.convert.packed import NARROW, packed
+from harness.emulator.instructions.convert.packed import NARROW, joined, packed
 from harness.emulator.numbers.floats import flush, odd_sum, round_to, two_sum
 from harness.emulator.numbers.formats import decode, encode
 from harness.emulator.numbers.rounding import toward
@@ -26,6 +26,8 @@ _MODIFIERS = {*ROUNDINGS, *_WHOLE, "ftz", "sat", "satfinite", "relu"}
 @handles("cvt")
 def cvt(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``cvt``."""
+    if "pack" in ins.opcode:
+        return joined(decoder, ins)
     if NARROW & set(ins.opcode):
         return packed(decoder, ins)
     parts = decoder.parts(ins, TYPES | _MODIFIERS)

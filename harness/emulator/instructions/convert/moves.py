@@ -46,6 +46,9 @@ def _bits(decoder: Decoder, ins: Instruction, text: str, bits: int) -> Reader:
     """Return a reader of an untyped operand: a register as it is held, a float literal or an integer."""
     if text in decoder.numbers or re.match(r"0[fFdD][0-9a-fA-F]{8}", text):
         return decoder.value(ins, text)
+    if place := re.fullmatch(r"([\w$%.:]+)\s*\+\s*(\d+)", text):  # of a variable
+        base, offset = decoder.integer(ins, place[1], bits), int(place[2])
+        return lambda group: shift(base(group), offset)
     return decoder.integer(ins, text, bits)
 
 
@@ -157,7 +160,7 @@ def cvta(decoder: Decoder, ins: Instruction) -> Run:
     Shared and local memory have windows of their own in the generic address space, from `SHARED_BASE` and
     `LOCAL_BASE` on; a global address is its own generic address.
     """
-    spaces = {"global", "shared", "shared::cta", "shared::cluster", "local", "const", "param"}
+    spaces = {"global", "shared", "shared::cta", "shared::cluster", "local", "const", "param", "param::entry"}
     parts = decoder.parts(ins, {"to", *spaces, "u64", "u32"})
     base = {"shared": SHARED_BASE, "local": LOCAL_BASE}.get(ins.opcode[-2].partition("::")[0], 0)
     by = -base if "to" in parts else base

@@ -1,5 +1,7 @@
 """``cvt`` to and from the narrow formats: pairs of f16 and bf16, tf32, and those of 8, 6 and 4 bits.
 
+``cvt.pack`` of integers is here, too.
+
 Stochastic rounding (``.rs``) adds random bits to the part of the mantissa that is cut off, and rounds away
 from zero on a carry. How four elements of 8 bits and fewer share 32 random bits is drawn in the PTX ISA, but
 not told: here both elements of a pair take the same 16 bits.
@@ -22,6 +24,7 @@ _PAIRS = {f"{name}x2" for name in (*FORMATS, "ue8m0") if name != "tf32"}
 _FOURS = {f"{name}x4" for name in FORMATS}
 NARROW = _PAIRS | {"tf32"} | _FOURS
 _MODIFIERS = {"rn", "rz", "rp", "rna", "relu", "satfinite", "f32"}
+_JOINED = (2, 4, 8, 16)  # bits of what ``cvt.pack`` joins
 Elements = Callable[[Group], list[Array]]  # float64 (T, C), the lowest element first
 
 
@@ -120,3 +123,27 @@ def _pair(decoder: Decoder, ins: Instruction, name: str) -> Elements:
             return spread(number(group), group.shape)
 
     return lambda group: [decode(whole(group) >> (width * place) & mask, name) for place in (0, 1)]
+
+
+def joined(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode ``cvt.pack.sat``: two integers, clipped, side by side, the second at the lowest bits.
+
+    With a third operand, whose bits go before them.
+    """
+    decoder.parts(ins, {"pack", "sat", "s32", "b32", *(f"{sign}{bits}" for sign in "us" for bits in _JOINED)})
+    to = ins.opcode[3]
+    bits, wide = int(to[1:]), ins.opcode[-1] == "b32"
+    low, high = (0, (1 << bits) - 1) if to[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    read = [decoder.integer(ins, text, 32) for text in ins.operands[1 : 4 if wide else 3]]
+    into = decoder.register(ins, ins.operands[0])
+
+    def clip(upper: Array, lower: Array, rest: Array) -> Array:
+        parts = [np.clip(value, low, high) & (1 << bits) - 1 for value in (upper, lower)]
+        whole = (rest << 2 * bits | parts[0] << bits | parts[1]) & 0xFFFFFFFF
+        return np.asarray((whole ^ 1 << 31) - (1 << 31))
+
+    def run(group: Group, where: Any) -> None:
+        values = [*(reader(group) for reader in read), 0][:3]
+        group.write(into, group.algebra.apply(("pack", to), clip, *values), where)
+
+    return run

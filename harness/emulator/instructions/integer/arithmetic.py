@@ -150,8 +150,11 @@ def mad(decoder: Decoder, ins: Instruction) -> Run:
 
 @handles("mul24", "mad24", family="integer")
 def mul24(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode ``mul24.lo`` and ``mad24.lo``: the product of the low 24 bits of the operands."""
-    decoder.parts(ins, TYPES | {"lo"})
+    """Decode ``mul24`` and ``mad24``: the product of the low 24 bits of the operands.
+
+    ``.lo`` takes its lowest 32 bits, ``.hi`` the highest of 48.
+    """
+    high = "hi" in decoder.parts(ins, TYPES | {"lo", "hi"})
     mask = (1 << 24) - 1
 
     def low24(algebra: Algebra, a: Integer) -> Integer:
@@ -159,7 +162,10 @@ def mul24(decoder: Decoder, ins: Instruction) -> Run:
         return cut if is_unsigned(ins) else algebra.wrap(cut, 24)
 
     def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer = 0) -> Integer:
-        return algebra.linear(product(algebra, low24(algebra, a), low24(algebra, b), 32), 1, c, 1, bits=32)
+        found = product(algebra, low24(algebra, a), low24(algebra, b), 64 if high else 32)
+        if high:
+            found = algebra.wrap(algebra.apply("24hi", lambda v: np.atleast_1d(v >> 16), found), 32)
+        return algebra.linear(found, 1, c, 1, bits=32)
 
     return operation(decoder, ins, compute, [32] * (2 if ins.opcode[0] == "mul24" else 3))
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from harness.emulator.decode import Decoder, Maker, Run, handles
+from harness.emulator.group import Group
 from harness.emulator.instructions.integer.arithmetic import TYPES, is_unsigned, operation, width
 from harness.emulator.numbers.algebra import Algebra
-from harness.emulator.numbers.values import Array, Integer, bounds
+from harness.emulator.numbers.values import Array, Integer, Lanes, bounds
 from harness.emulator.ptx.program import Instruction
 
 
@@ -106,7 +107,7 @@ def complement(decoder: Decoder, ins: Instruction) -> Run:
 @handles("lop3", family="integer")
 def lop3(decoder: Decoder, ins: Instruction) -> Run:
     """Decode ``lop3``, any bitwise function of three operands, given by its table of truth of 8 bits."""
-    decoder.parts(ins, {"b32"})
+    joins = {"and", "or"} & decoder.parts(ins, {"b32", "and", "or"})
     table = int(ins.operands[4], 0)
 
     def logic(a: Array, b: Array, c: Array) -> Array:
@@ -119,7 +120,23 @@ def lop3(decoder: Decoder, ins: Instruction) -> Run:
     def compute(algebra: Algebra, a: Integer, b: Integer, c: Integer, _: Integer) -> Integer:
         return algebra.apply(("lop3", table), logic, a, b, c)
 
-    return operation(decoder, ins, compute, [32] * 4)
+    if not joins:
+        return operation(decoder, ins, compute, [32] * 4)
+    into, says = (name.strip() for name in ins.operands[0].split("|"))
+    targets = decoder.register(ins, into), decoder.predicate_number(ins, says)
+    reads = [decoder.integer(ins, text, 32) for text in ins.operands[1:4]]
+    other = decoder.predicate(ins, ins.operands[5])
+
+    def joined(group: Group, where: Lanes) -> None:
+        algebra = group.algebra
+        a, b, c = (read(group) for read in reads)
+        found, given = algebra.apply(("lop3", table), logic, a, b, c), other(group)
+        some = algebra.compare("ne", found, 0, unsigned=False, bits=32)
+        if targets[0] >= 0:
+            group.write(targets[0], found, where)
+        group.write(targets[1], (algebra.both if "and" in joins else algebra.either)(some, given), where)
+
+    return joined
 
 
 def _on_unsigned(name: str, function: Callable[..., Array]) -> Maker:

@@ -79,14 +79,14 @@ def sparse(decoder: Decoder, ins: Instruction) -> Run:
             )
         )
         words = warps(spread(metadata(group), group.shape) & 0xFFFFFFFF, 0)
-        whole = _expanded(stored, _by_row(words, bits <= 8, width, selector), bits)
+        whole = expanded(stored, by_row(words, bits <= 8, width, selector), bits)
         found = combined(whole, full, total, parts, (kind, other), to, 2)
         distribute(group, found, places[2], to, targets, where)
 
     return run
 
 
-def _by_row(words: Array, narrow: bool, width: int, selector: int) -> Array:
+def by_row(words: Array, narrow: bool, width: int, selector: int) -> Array:
     """Return the metadata of each row of A, lowest bits first, in pieces of 16 bits: (warps, C, 16, pieces).
 
     words: the register of each lane, (warps, 32, C)
@@ -105,10 +105,10 @@ def _by_row(words: Array, narrow: bool, width: int, selector: int) -> Array:
     return np.concatenate([row.reshape(*row.shape[:3], -1) for row in rows], axis=2)
 
 
-def _expanded(stored: Array, metadata: Array, bits: int) -> Array:
+def expanded(stored: Array, metadata: Array, bits: int) -> Array:
     """Return A with its zeros, (warps, C, 16, K), from its stored elements, (warps, C, 16, K / 2).
 
-    metadata: those of `_by_row`
+    metadata: those of `by_row`
     """
     numbers = np.stack([metadata >> shift & 3 for shift in range(0, 16, 2)], axis=-1)
     numbers = numbers.reshape(*metadata.shape[:3], -1, 2)  # two for each group of A

@@ -1,4 +1,4 @@
-"""Read the tensor maps that host code encodes with cuTensorMapEncodeTiled, or a pointer to it.
+"""Read the tensor maps that host code encodes with cuTensorMapEncodeTiled or -Im2col, or a pointer to them.
 
 A function may encode them that the text calls for each operand: ``create_map<BM, BK>(&map, A, M, K)``.
 """
@@ -6,6 +6,7 @@ A function may encode them that the text calls for each operand: ``create_map<BM
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,8 +29,10 @@ _TYPES = {  # of C++
 _TYPE = re.compile(r"\bCU_TENSOR_MAP_DATA_TYPE_(\w+)")
 _CALL = re.compile(r"\b(?!if\b|while\b|switch\b)\w+\s*(?:\(\s*\)\s*)?(\()")
 _VARIABLE = re.compile(r"\b__(?:constant|device)__\s+(?:static\s+|const\s+)*CUtensorMap\s+(\w+)\s*[;\[{=]")
-_ARGUMENTS = 12  # of cuTensorMapEncodeTiled
-_NAME, _KIND, _RANK, _EXTENTS, _BOX, _SWIZZLE = 0, 1, 2, 4, 6, 9  # which of them these are
+_ARGUMENTS, _COLUMNS = 12, 15  # of cuTensorMapEncodeTiled and of cuTensorMapEncodeIm2col
+_NAME, _KIND, _RANK, _EXTENTS, _BOX, _SWIZZLE = 0, 1, 2, 4, 6, 9  # which of the first one's these are
+_LOWER, _UPPER, _CHANNELS, _PIXELS, _STEPS = 6, 7, 8, 9, 10  # and of the second one's, whose swizzle is 12th
+_IMAGE = 1 << 26  # elements of a tensor that is taken as it is
 _BOXES = 4  # along an extent: a longer tensor is cut
 _ROW = 16  # bytes of which strides are multiples
 _DEEPEST, _MOST = 5, 256  # extents, and elements of a box along one of them
@@ -41,6 +44,7 @@ class Encoded:
     """A dense tensor in the boxes of host code, innermost first, under the `name` of its map there.
 
     `size` is the bytes of an element. `written` has the extents as host code has them, with their frames.
+    An im2col map has corners, `lower` and `upper`, and steps, and its box is channels and pixels.
     """
 
     name: str
@@ -49,13 +53,18 @@ class Encoded:
     extents: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    lower: tuple[int, ...] = ()
+    upper: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
     written: tuple[tuple[Frame, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Return the bytes from one index to the next, without that of the innermost."""
         row = -(-self.extents[0] * self.size // _ROW) * _ROW
-        return tuple(itertools.accumulate(self.extents[1:-1], int.__mul__, initial=row))[: len(self.box) - 1]
+        return tuple(itertools.accumulate(self.extents[1:-1], int.__mul__, initial=row))[
+            : len(self.extents) - 1
+        ]
 
     @property
     def bytes(self) -> int:
@@ -86,7 +95,7 @@ def of(source: str, entry: text.Entry, name: str, members: Sequence[str] = ()) -
                 found[one] = made[n][2]
     distinct = list({encoded: None for *_, encoded in made if encoded not in found.values()})
     missing = [name for name in wanted if name not in found]
-    if len({(e.element, e.extents, e.box, e.swizzle) for e in distinct}) == 1 and not found:
+    if len({(e.element, e.extents, e.box, e.swizzle, e.lower, e.upper) for e in distinct}) == 1 and not found:
         return dict.fromkeys(wanted, distinct[0])
     return found | (dict(zip(missing, distinct, strict=True)) if len(missing) == len(distinct) else {})
 
@@ -110,17 +119,17 @@ def _encoded(code: Host) -> Iterator[tuple[Frame, str, Encoded]]:
     for at in _CALL.finditer(code.plain):
         closed = text.closing(code.plain, at.start(1))
         call = code.plain[at.start(1) + 1 : closed] if closed < at.end() + _LONGEST else ""
-        if "CU_TENSOR_MAP" not in call or len(given := text.split(call)) != _ARGUMENTS:
+        if "CU_TENSOR_MAP" not in call or len(given := text.split(call)) not in (_ARGUMENTS, _COLUMNS):
             continue
+        read = _read if len(given) == _ARGUMENTS else _columns
         for frame in code.frames(at.start()):
-            if (found := _read(frame, given, kinds)) is not None:
+            if (found := read(frame, given, kinds)) is not None:
                 yield frame, base(given[_NAME]), found
 
 
 def _read(frame: Frame, given: Sequence[str], kinds: set[str]) -> Encoded | None:
     """Return the tensor of a call in a frame. An extent that is no number is of some boxes."""
-    element = _TYPE.search(_chosen(frame, given[_KIND]))
-    kind = element[1] if element else next(iter(kinds)) if len(kinds) == 1 else _of_type(frame)
+    kind = _element(frame, given, kinds)
     box = [there.number(part) or 0 for there, part in _list(frame, given[_BOX])]
     rank = frame.number(given[_RANK]) or len(box)
     written = _list(frame, given[_EXTENTS])[:rank]
@@ -138,6 +147,43 @@ def _read(frame: Frame, given: Sequence[str], kinds: set[str]) -> Encoded | None
         box=tuple(box),
         swizzle=_swizzle(frame, given[_SWIZZLE]),
         written=tuple(written),
+    )
+
+
+def _element(frame: Frame, given: Sequence[str], kinds: set[str]) -> str:
+    """Return the element type of a call in a frame, or ""."""
+    element = _TYPE.search(_chosen(frame, given[_KIND]))
+    return element[1] if element else next(iter(kinds)) if len(kinds) == 1 else _of_type(frame)
+
+
+def _columns(frame: Frame, given: Sequence[str], kinds: set[str]) -> Encoded | None:
+    """Return the tensor of an im2col map. Its extents have to be numbers: bases lie within the image."""
+
+    def numbers(place: int, count: int) -> tuple[int, ...]:
+        found = [there.number(part) for there, part in _list(frame, given[place])[:count]]
+        return tuple(n for n in found if n is not None)
+
+    kind, rank = _element(frame, given, kinds), frame.number(given[_RANK]) or 0
+    extents, lower, upper = (
+        numbers(place, count) for place, count in ((_EXTENTS, rank), (_LOWER, rank - 2), (_UPPER, rank - 2))
+    )
+    box = tuple(frame.number(given[place]) or 0 for place in (_CHANNELS, _PIXELS))
+    known = (
+        len(extents) == rank and len(lower) == len(upper) == rank - 2 and min(*extents, *box, rank - 2) > 0
+    )
+    if not known or kind not in _ELEMENTS or math.prod(extents) > _IMAGE:
+        return None
+    steps = numbers(_STEPS, rank)
+    return Encoded(
+        name=base(given[_NAME]),
+        element=kind,
+        size=_ELEMENTS[kind],
+        extents=extents,
+        box=box,
+        swizzle=_swizzle(frame, given[_SWIZZLE + len(given) - _ARGUMENTS]),
+        lower=lower,
+        upper=upper,
+        steps=steps if len(steps) == rank else (),
     )
 
 

@@ -94,11 +94,20 @@ def divisors(derived: Mapping[str, Expr]) -> dict[str, str]:
     return {name: by[0] for name, by in found if len({*by}) == 1}
 
 
-def by_host(launched: launches.Launch | None, entry: text.Entry, tiled: Mapping[str, str]) -> dict[str, int]:
-    """Return the numbers that host code gives parameters that are a tile's elements, and so no sizes."""
-    names = (p.name for p in entry.parameters)
-    given = dict(zip(names, launched.numbers if launched else (), strict=False))
-    return {n: number for n in tiled.values() if (number := given.get(n))}
+def by_host(
+    launched: launches.Launch | None,
+    entry: text.Entry,
+    tiled: Mapping[str, str],
+    maps: Mapping[str, Encoded],
+) -> dict[str, int]:
+    """Return the numbers that host code gives parameters that are a tile's elements, and so no sizes.
+
+    So it gives a kernel with im2col maps all of its numbers: their images are as host code has them.
+    """
+    given = dict(zip((p.name for p in entry.parameters), launched.numbers if launched else (), strict=False))
+    images = any(encoded.lower for encoded in maps.values())
+    wanted = (p.name for p in entry.parameters if not p.pointer) if images else tiled.values()
+    return {n: number for n in wanted if (number := given.get(n))}
 
 
 def around(
@@ -234,7 +243,7 @@ def _boxes(
         return found
     there = code.frames(code.place(launched.line) if launched else 0)[0]
     for encoded in maps.values():
-        for (own, written), box in zip(encoded.written, encoded.box, strict=True):
+        for (own, written), box in zip(encoded.written, encoded.box, strict=not encoded.lower):
             length = own.expression(written, kept)
             for name, argument in sizes.items() if length else ():
                 for one in (argument, name):
