@@ -201,7 +201,7 @@ def test_what_is_known_is_not_timed(timed: Timed, gpu: Context, table: Path) -> 
     harness.matmul(*operands(gpu, *SHAPE))
     assert timed.ran == [known.label] and len(entries(table)) == 1
     timed.driver.launches.clear()
-    harness.matmul(*operands(gpu, 1025, 1023, 1025))
+    harness.matmul(*operands(gpu, 2049, 2049, 1024))
     assert len(timed.ran) == 2 and len(entries(table)) == 1
 
 

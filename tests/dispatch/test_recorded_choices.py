@@ -28,11 +28,12 @@ STALE: tuple[tuple[str, str, str], ...] = (
             ("graph", "bf16x6", "512 1024 2048"),
             ("squares", "bf16x6", "512 1024 2048"),
             ("squares", "fp16x3", "512 1024"),
-            ("graph", "tf32", "1024 64x4096x4096"),
+            ("graph", "tf32", "1024 8192 64x4096x4096 8192x256x1024"),
             ("squares", "tf32", "1024"),
         )
         for shape in shapes.split()
     ),
+    ("rectangle-tf32-1", "8192x256x1024 tf32", NEAR),
     *(
         (f"{name}-{dtype}{end}", f"{shape} {dtype}", TREES)
         for dtype in ("bf16", "fp16")

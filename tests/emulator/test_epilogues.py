@@ -92,7 +92,10 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "40 in 16 bits": ("40_skinny_dots_bf16", {"ROWS": 4, "TRANSB": 1}),
     "37": ("37_small_tiles_16_bits", {}),
     "37 in pairs": ("37_small_tiles_16_bits", {"SPLIT": 2}),
-    "37 own": ("37_small_tiles_16_bits", {"BM": 32, "BN": 128, "WARPS_M": 1, "STAGES": 1, "BLOCKS": 0, "OWN": 1}),
+    "37 own": (
+        "37_small_tiles_16_bits",
+        {"BM": 32, "BN": 128, "WARPS_M": 1, "STAGES": 1, "BLOCKS": 0, "OWN": 1},
+    ),
 }
 # One for each way of storing; those with large tiles compile for longer than CI has.
 QUICK = ("15", "17", "18", "18 NT", "19", "21", "24", "25 NT", "25 split", "26", "27", "28", "33", "34")
