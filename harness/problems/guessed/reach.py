@@ -21,6 +21,7 @@ from harness.problems.guessed import contents
 _LARGEST = 4096  # a number of the text that counts elements
 LONGEST = 2**24  # elements
 _PAST, _OVER = 5 / 4, 1 / 32  # of an end, and what is left over of a multiple
+_FEW = 16  # elements too far that are a little even where few are guessed
 _DEEPEST, _LONG = 4, 300  # variables in each other, and characters of what they stand for
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
@@ -132,7 +133,8 @@ def past(elements: int, ends: Iterable[int], guessed: int) -> bool:
     That is what a guard does that is missing or off: the rest of a block, a row, an element.
     """
     over = elements % guessed
-    return 0 < over <= _OVER * guessed or any(end < elements <= _PAST * end for end in ends)
+    few = elements - guessed <= _FEW
+    return few or 0 < over <= _OVER * guessed or any(end < elements <= _PAST * end for end in ends)
 
 
 def of(
