@@ -185,7 +185,7 @@ def factors(body: str, pointer: str) -> Iterator[str]:
             yield "blockDim"  # of an item that blocks go through, not of a block's own number
         for name in names:
             ends = {name, *re.findall(rf"\b{name}\s*<=\s*([A-Za-z_]\w*)\s*;", body)}  # j <= i
-            yield from (word for end in ends for word in re.findall(rf"\b{end}\s*<\s*{_WORD}", body))
+            yield from (word for end in ends for word in re.findall(rf"\b{end}\s*<=?\s*{_WORD}", body))
         left = [v for name in names for v in given.get(name, ()) if not _BLOCK.search(v)]
 
 
@@ -207,10 +207,14 @@ def _sums(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def _shifted(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[Expr]:
-    """Yield n + m - 1 for ``x[i + m - 1]`` where i is below n, of sizes; a variable may be the index."""
+    """Yield n + m - 1 for ``x[i + m - 1]`` where i is below n, of sizes; a variable may be the index.
+
+    So it is for ``x[j + 1]`` with such a variable, which goes past that end.
+    """
     given = extents.assigned(body)
     for place in extents.places(body, pointer):
-        name = place.strip()
+        name = re.sub(r"(?<=\w)\s*[-+]\s*\d{1,4}\s*\Z", "", place.strip())
+        name = name if name.isidentifier() else place.strip()
         for index in [value for value in given.get(name, ()) if not value.strip().isdecimal()] or [name]:
             if (added := _ADDED.fullmatch(index)) is None:
                 continue
