@@ -267,7 +267,7 @@ def _longer(
     launch does not end: then what the first one has found is told.
     """
     shape = grid(built.variant, problem, sms=options.sms) if run.reached else ()
-    if (more := longer(problem, run.reached, shape)) is None:
+    if (more := longer(problem, run.reached, shape, options.doubts)) is None:
         return None
     memory = Memory()
     try:

@@ -49,7 +49,8 @@ class Options:
     persistent kernels make their grid: on one, their blocks could not race. `strict` takes notices, such as
     stores of the same value by several threads, for findings. `budget` is the instructions that a batch of
     blocks may execute, and a launch is given up when the monotonic clock shows `until`.
-    `fences` looks for reads that only a missing fence would order.
+    `fences` looks for reads that only a missing fence would order. `doubts` takes a guessed buffer that the
+    kernel goes far past for a wrong guess, not for a fault.
     After a launch has been verified, `repeats` more follow, alternating between the other schedule and this
     one, since nothing else can differ from launch to launch here.
     """
@@ -66,6 +67,7 @@ class Options:
     budget: int = BUDGET
     until: float = math.inf
     fences: bool = False
+    doubts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -306,14 +306,16 @@ def references(problem: Problem, reference: Reference) -> dict[str, Reference]:
     return {problem.output: reference, **reference.others}
 
 
-def longer(problem: Problem, reached: Mapping[str, int], grid: Sequence[int]) -> Problem | None:
+def longer(
+    problem: Problem, reached: Mapping[str, int], grid: Sequence[int], doubts: bool = False
+) -> Problem | None:
     """Return a guessed problem with the buffers that the kernel went past the end of, as long as it means.
 
     reached: how far it went, by operand, in bytes. None is returned where no buffer was guessed, or nothing
-    explains how far the kernel went.
+    explains how far the kernel went; with `doubts` such buffers are `doubted`.
     """
     guessed = getattr(problem, "_longer", None)
-    found: Problem | None = guessed(problem, reached, grid) if reached and guessed else None
+    found: Problem | None = guessed(problem, reached, grid, doubts) if reached and guessed else None
     return found
 
 

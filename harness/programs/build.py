@@ -93,7 +93,7 @@ def program(
     log = done.stderr or done.stdout
     if (
         done.returncode
-        and _NEWER.search(log)
+        and (_NEWER.search(log) or any("<=>" in path.read_text("utf-8", "replace") for path in sources))
         and not any(flag.lstrip("-").startswith("std") for flag in flags)
     ):
         done = tools.run([*map(str, command), "-std=c++20"], sources[0].name, timeout=600)

@@ -160,6 +160,7 @@ def command(
         sms=sms or emulation.SMS,
         budget=budget or emulation.BUDGET,
         until=patience.until(ENDED),
+        doubts=True,
     )
     twice = lines or wanted.html_file is not None  # again in the machine code's widths
     with running.progress(running.steps(variants, points, 1 + twice, baseline=False)) as step:

@@ -243,7 +243,9 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     """
     given, used = entry.types(name), dict.fromkeys(re.findall(r"\w+", entry.body))
     values = numbers([source], entry, name)
-    own = [n for n in given if instances.THREADS.fullmatch(n) or n in _SHORT]
+    beside = "threadIdx[^;]*\\b{0}\\b|\\b{0}\\b[^;]*threadIdx|__shared__[^;]*\\b{0}\\b"
+    short = [n for n in _SHORT if re.search(beside.format(n), entry.body)]
+    own = [n for n in given if instances.THREADS.fullmatch(n) or n in short]
     known = [given[n] for n in own if given[n].isdecimal()]
     known += [str(n) for word in used if instances.THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= calls.MOST_THREADS), 0)

@@ -90,9 +90,10 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     )
     apart, pitches, inside = sizes.strides(entry, whole, types, size, layouts, numbers)
     tiled = tiles.divisors(sizes.derived(launched, entry, whole))
+    demanded, plain = refused.numbers(host, launched, entry), text.blank(texts[0])
     told = inside | apart | pitches | shaped.steps(whole) | tiles.by_host(launched, entry, tiled, maps)
     fixed, whole = fixed | told, [n for n in whole if n not in told]
-    boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid)
+    boxed = tiles.sizes(maps, launched, entry, numbers, kernel.grid) | demanded
     usual = sizes.usual(entry, whole, size, threads, numbers, launched) | {
         n: boxed[n] for n in whole if n in boxed
     }
@@ -106,12 +107,11 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     usual |= _computed(derived, usual | fixed) | allocated.rooms(entry, usual, types, from_host)
     several = pointed.several(entry, maps, host, whole, numbers)
     few = {each.size: each.count for each in several.values() if each.size in usual}
-    usual |= constants.rooms(usual) | few
+    usual |= constants.rooms(usual) | few | {n: demanded[n] for n in whole if n in demanded}
     first = {p.name: fixed.get(p.name, usual.get(p.name, constants.given.get(p.name, 1.0))) for p in given}
     structs = {p.name: found for p in given if (found := pointed.by_value(types[p.name])) is not None}
     scalars = {n: first[n] if n in structs else pointed.scalar(types[n][0], first[n]) for n in first}
-    body, plain = pointed.plain(entry.body, pointers, types), text.blank(texts[0])
-    names = [p.name for p in pointers]
+    names, body = [p.name for p in pointers], pointed.plain(entry.body, pointers, types)
     parameters = Parameters(
         values=values, pointers=pointers, types=types, whole=whole, scalars=scalars,
         indexed={p.name: extents.of(body, p.name, numbers) for p in (*values, *pointers)},
@@ -145,7 +145,7 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
         else sizes.ragged(
             replace(entry, body=pictures.plain(entry.body)),
             pictures.plain(constants.called),
-            free := {} if powers else {n: usual[n] for n in whole if n not in fixed and n not in derived},
+            free := {} if powers else {n: usual[n] for n in whole if n not in {*fixed, *derived, *demanded}},
             depth,
             launched,
             layouts,
@@ -244,10 +244,9 @@ def _integers(
     used = calls.reached(texts, entry.body)
     enums = ((p.name, elements.enumerator(p.type, texts, used)) for p in values)
     fixed = {name: value for name, value in enums if value is not None}
-    ties = functors.tied(host, entry, launched := launches.of(host, name))
+    ties = functors.tied(host, entry, launches.of(host, name))
     done = {*fixed, *(n for n, given in ties.items() if n in kinds and pointed.settled(types[n], given))}
     ints = [p.name for p in values if p.name not in done and any("int" in kind for kind in kinds[p.name])]
-    fixed |= {n: number for n, number in refused.numbers(host, launched, entry).items() if n in kinds}
     few = guesses.no_sizes(host, entry, name)
     powers = {n for n in ints if few.get(n, 2) > 1 and extents.shift(entry.body, n)}
     small = {n for n, number in few.items() if number > 1}

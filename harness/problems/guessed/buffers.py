@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,7 +100,7 @@ class Parameters:
 
     @functools.cached_property
     def places(self) -> dict[str, int]:
-        """Return how far into a buffer host code lets pointers lead; as much is behind its end."""
+        """Return how far into a buffer host code lets pointers lead."""
         return allocated.places(self.launched, self.entry, self.numbers)
 
     @functools.cached_property
@@ -151,7 +152,9 @@ class Parameters:
             vectors = {n: counted[size] for n, size in self.ended.items() if size in counted}
             found |= {n: max(1, count) + self.holds[n].begins for n, count in vectors.items()}
         found = {n: max(count, rows // elements.size(self.types[n])) for n, count in found.items()}
-        found |= {n: found[n] + 2 * at for n, at in self.places.items() if n in found}
+        for name in self.places.keys() & found.keys():  # a halo has as much behind the end
+            halo = any(re.search(r"[-+]", place) for place in extents.places(self.entry.body, name))
+            found[name] += self.places[name] * (1 + halo)
         blocks = self.blocks(self.integers(axes))
         for name, at in each.items():  # what is no multiple of a block shows a guard that is missing
             if at.shares * blocks >= (1 if "x" in self.entry.items else 2) * found[name]:
@@ -205,12 +208,15 @@ class Parameters:
                 found[name] = -(-length(numbers) // elements.size(self.types[name]))
         return {name: count for name, count in found.items() if 0 < count <= _LONGEST}
 
-    def longer(self, problem: Any, reached: Mapping[str, int], grid: Sequence[int]) -> ArrayProblem | None:
+    def longer(
+        self, problem: Any, reached: Mapping[str, int], grid: Sequence[int], doubts: bool = False
+    ) -> ArrayProblem | None:
         """Return the problem with the pointers that are longer than guessed; None if there are none.
 
         With sizes they are at least twice as long: one that is a little shorter than its kernel goes was
         guessed right, and the kernel goes too far. One that ends at a sum of sizes is not. Where nothing
-        explains how far the kernel goes, but it is twice as far, the guess is in doubt, and not the kernel.
+        explains how far the kernel goes, but it is twice as far, the guess is in doubt, and not the kernel:
+        with `doubts` it gets that length. An index in bytes, ``x[i * sizeof(float)]``, is a fault.
 
         reached: how far the kernel went, in bytes
         """
@@ -230,6 +236,8 @@ class Parameters:
             ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
             if not rest and (((twice or not sizes) and count in ends) or count in shifts):
                 more[name] = count
+            elif not doubts or any("sizeof" in place for place in extents.places(self.entry.body, name)):
+                continue
             elif twice and name not in self._made:
                 far = count in means.unguarded(name, sizes | fixed, threads)
                 if not far and not reach.past(count, ends | shifts, first):

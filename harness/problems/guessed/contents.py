@@ -89,7 +89,8 @@ def _with_names(body: str, pointers: Sequence[str]) -> str:
         element = rf"({re.escape(pointer)}\s*\[\s*\w+\s*\])"
         found = re.findall(rf"<\s*{element}\s*;|[=\[(]\s*{element}\s*\+", body)
         for n, one in enumerate(dict.fromkeys(a or b for a, b in found)):
-            body = f"{pointer}__{n} = {one};{body.replace(one, f'{pointer}__{n}')}"
+            named = re.sub(rf"(?<![\w.]){re.escape(one)}", f"{pointer}__{n}", body)
+            body = f"{pointer}__{n} = {one};{named}"
     return body
 
 
@@ -102,9 +103,9 @@ def slots(body: str, pointers: Sequence[str]) -> Iterator[tuple[str, str]]:
     for call in re.finditer(r"\b(\w+)\s*=\s*(?:\([\w\s]+\)\s*)?atomicAdd\s*(\()", body):
         passed = text.split(body[call.end() : text.closing(body, call.start(2))])[:1]
         words = re.findall(r"[A-Za-z_]\w*", " ".join(passed))
-        words += (
-            w for word in words for value in given.get(word, ()) for w in re.findall(r"[A-Za-z_]\w*", value)
-        )
+        for word in words:  # which grows by those that it is made of
+            made = (w for value in given.get(word, ()) for w in re.findall(r"[A-Za-z_]\w*", value))
+            words += [w for w in dict.fromkeys(made) if w not in words]
         known = [name for name in dict.fromkeys(words) if name in pointers]
         if len(known) == 2 and re.search(rf"\[\s*{call[1]}\s*(?:[-+]\s*\d+\s*)?\]\s*=(?!=)", body):
             yield known[0], known[1]

@@ -27,7 +27,9 @@ _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
 _ADDED = re.compile(r"\s*([A-Za-z_]\w*)\s*\+\s*([A-Za-z_]\w*)\s*([-+]\s*\d{1,4})?\s*")
 _THREADS = re.compile(r"\s*(?:blockDim\s*\.\s*x|\w+\s*\.\s*(?:size|num_threads)\s*\(\s*\))\s*")
-_REST = re.compile(r"&\s*\(\s*(\w+)\s*-\s*1\s*\)\s*\Z|%\s*(\w+)\s*\Z")
+_REST = re.compile(  # of the whole index: hash(key) & (CAPACITY - 1), (at + 1) % CAPACITY
+    r"\s*(?:\w+\s*)?(?:\((?:[^()]|\([^()]*\))*\)\s*|(?<=\w)\s*)(?:&\s*\(\s*(\w+)\s*-\s*1\s*\)|%\s*(\w+))\s*"
+)
 _CAPACITY = 2**22  # elements of a table whose length is a number
 _BLOCK = re.compile(r"\b(?:blockIdx|threadIdx|blockDim|gridDim)\b")
 
@@ -109,15 +111,22 @@ def rests(body: str, source: str, pointer: str, values: Values) -> Iterator[int]
     places = extents.places(body, pointer)
     names = filter(str.isidentifier, map(str.strip, places))
     written = [*places, *(value for name in names for value in given.get(name, ()))]
-    for called in re.findall(r"\A\s*(\w+)\s*\(", "\n".join(written), re.MULTILINE):
+    for called in re.findall(r"^\s*(\w+)\s*\(", "\n".join(written), re.MULTILINE):
         if made := re.search(rf"\b{called}\s*\([^(){{}};]*\)\s*\{{", source):
             written += re.findall(
                 r"\breturn\b([^;]*)", source[made.end() : text.closing(source, made.end() - 1)]
             )
     for value in written:
-        if at := _REST.search(value):
+        if at := _REST.fullmatch(_inside(value.strip())):
             number = values.number(at[1] or at[2]) or 0
             yield from (number,) if 1 < number <= _CAPACITY else ()
+
+
+def _inside(value: str) -> str:
+    """Return a value without the brackets that are around all of it."""
+    while value.startswith("(") and text.closing(value, 0) == len(value) - 1:
+        value = value[1:-1].strip()
+    return value
 
 
 def _products(found: set[int], by: Sequence[int]) -> set[int]:

@@ -5,15 +5,18 @@ What is behind such a line holds for each launch, so that no other size shows a 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
 from harness.kernels import text
 from harness.kernels.cpp.host import launches, values
 
-_IF = re.compile(r"\bif\s*(\()")
-_DEMANDS = re.compile(r"\b\w*(?:assert|ASSERT|CHECK)\w*\s*(\()")
-_LEAVES = re.compile(r"\s*(?:\{[^{}]*?)?(?<![\w.])(?:std\s*::\s*)?(?:return|throw|exit|abort)\b")
+_IF = re.compile(r"(?<![\w)])(?<!else )if\s*(\()")  # no branch of another one
+_DEMANDS = re.compile(r"\b\w*(?:assert|ASSERT|CHECK)(?!\w*(?:FALSE|WARN|_NE|_LT|_GT|_LE|_GE))\w*\s*(\()")
+_LEAVES = re.compile(r"\s*(\{)?\s*(?:std\s*::\s*)?(?:return|throw|exit|abort)\b")
+_INNER = re.compile(r"\b(?:if|for|while|do|switch|case)\b|[{}]|#")
+_LAST = re.compile(r"(?:\A|[;{}])\s*(?:std\s*::\s*)?(?:return|throw|exit|abort)\b[^;]*;\s*\Z")
 _PART = re.compile(r"[\s(]*(\w+)\s*(?:%\s*(\w+)[\s)]*)?([!=]=)\s*(\w+)[\s)]*")
 _MOST = 2**14  # a size that is taken as it stands
 
@@ -21,7 +24,10 @@ _MOST = 2**14  # a size that is taken as it stands
 def numbers(source: str, launched: launches.Launch | None, entry: text.Entry) -> dict[str, int]:
     """Return the parameters that have to be a number, by what stands before a launch in its function."""
     found = ((name, of) for name, of, rest in _sizes(source, launched, entry) if not rest)
-    return {name: of for name, of in found if 0 < of <= _MOST}
+    numbers: dict[str, int] = {}
+    for name, of in found:
+        numbers[name] = of if numbers.get(name, of) == of else 0
+    return {name: of for name, of in numbers.items() if of}
 
 
 def asserted(source: str, launched: launches.Launch | None, entry: text.Entry) -> text.Entry:
@@ -37,27 +43,65 @@ def _sizes(
     if launched is None:
         return
     plain = values.sized(text.blank(source))
-    place = sum(len(line) + 1 for line in plain.split("\n")[: launched.line - 1])
+    first = sum(len(line) + 1 for line in plain.split("\n")[: launched.line - 1])
+    name = entry.name.partition("<")[0].rpartition("::")[2]
+    at = re.compile(rf"\b{name}\b[^;{{}}]*?<<<").search(plain, first)
+    place = at.start() if at else first
     around = [opened for _, opened, closed, _ in values.bodies(plain) if opened < place < closed]
     known = values.Values(values.named(source))
     given = {a: p.name for p, a in zip(entry.parameters, launches.passed(launched, entry), strict=True)}
-    for one in _demanded(plain[around[-1] : place]) if around else ():
+    before = plain[around[-1] + 1 : place] if around else ""
+    for one, end in _demanded(before):
         if (at := _PART.fullmatch(one)) and at[1] in given and at[3] == "==":
             of, right = known.number(at[2] or at[4]), known.number(at[4])
-            if of and (right == 0 or not at[2]):
+            again = re.search(
+                rf"\b{at[1]}\s*(?:[-+*/%&|^]?=(?!=)|<<=|>>=|\+\+|--)|(?:\+\+|--)\s*{at[1]}\b", before[end:]
+            )
+            if of and 0 < of <= _MOST and not again and (right == 0 or not at[2]):
                 yield given[at[1]], of, bool(at[2])
 
 
-def _demanded(before: str) -> Iterator[str]:
-    """Yield what has to be true behind a text, ``n % 4 == 0``."""
+def _changed(behind: str, name: str) -> bool:
+    """Return True where a text gives a variable another value."""
+    return bool(
+        re.search(rf"\b{name}\s*(?:[-+*/%&|^]?=(?!=)|<<=|>>=|\+\+|--)|(?:\+\+|--)\s*{name}\b", behind)
+    )
+
+
+def _demanded(before: str) -> Iterator[tuple[str, int]]:
+    """Yield what has to be true behind a text, ``n % 4 == 0``, and where that is said.
+
+    Blocks that are closed before its end are other branches, loops and functions: nothing in them counts.
+    """
+    if "#" in before:  # which lines are compiled is not known
+        return
+    depths, depth = list[int](), 0
+    for letter in before:
+        depth += (letter == "{") - (letter == "}")
+        depths.append(depth)
+    # The least depth from a place on: what is deeper lies in a block that is closed.
+    least = [*itertools.accumulate(reversed(depths), min)][::-1]
     for at in _DEMANDS.finditer(before):
-        first = text.split(before[at.end() : text.closing(before, at.start(1))])[:1]
-        yield from (part for one in first if "||" not in one for part in one.split("&&"))
+        if depths[at.start()] == least[at.start()]:
+            first = text.split(before[at.end() : text.closing(before, at.start(1))])[:1]
+            yield from ((part, at.end()) for one in first if "||" not in one for part in one.split("&&"))
     for at in _IF.finditer(before):
         closed = text.closing(before, at.start(1))
-        if closed > 0 and _LEAVES.match(before, closed + 1):
+        if closed > 0 and depths[at.start()] == least[at.start()] and _leaves(before[closed + 1 :]):
             refused = before[at.end() : closed]
-            yield from map(_negated, refused.split("||") if "&&" not in refused else ())
+            parts = refused.split("||") if "&&" not in refused else ()
+            yield from ((_negated(part), closed) for part in parts)
+
+
+def _leaves(behind: str) -> bool:
+    """Return True where the statement behind an ``if`` leaves the function, whatever else holds."""
+    if (at := _LEAVES.match(behind)) and not at[1]:
+        return True
+    opened = behind.lstrip()
+    if not opened.startswith("{") or (closed := text.closing(opened, 0)) < 0:
+        return False
+    inside = opened[1:closed]
+    return not _INNER.search(inside) and bool(_LAST.search(inside))
 
 
 def _negated(refused: str) -> str:
