@@ -178,7 +178,8 @@ class Launch:
                 self.delays.turn(idle=idle > 0)
             turns += 1
             running = [batch for batch, *_ in polling]
-            stuck = self.livelocks.round() or idle > _ROUNDS or endless.seen(running)
+            stuck = endless.polls(running, idle=idle > 0) > _ROUNDS or endless.seen(running)
+            stuck |= self.livelocks.round()
             due = turns % _LOOK[0] == 0 or time.thread_time() > looked + _LOOK[1]
             if polling and due and self.code.slice.complete:
                 looked = time.thread_time()

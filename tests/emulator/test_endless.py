@@ -40,6 +40,9 @@ LONG = {
       __syncthreads(); for (int i = 0; p[i] != 0; i++) s = (s ^ i) * 3 + (s >> 3) + (s << 5) + i * i;""",
     "a counter": "for (int k = 0; k < 6000; k++) s = s * 3 + p[k & 7];",
     "a counter, or before": "for (int k = 0; k < 3000 && s != 5; k++) s = s * 3 + p[k & 7];",
+    "lower bits of a quotient by a size": (
+        "unsigned x = 5, by = v[900] + 4096, bits = v[901] + 65535; while ((x / by & bits) != 65527) x--; s = x;"
+    ),
     "floats": "for (float x = 0; x < 1.0f; x += 0.001f) s = s * 3 + p[s & 7];",
     "shifts": "for (int r = 0; r < 700; r++) for (unsigned k = 1u << 31; k; k >>= 4) s = s * 3 + p[k & 7];",
     "the heartbeat of whom another block wakes": (
