@@ -40,9 +40,6 @@ LONG = {
       __syncthreads(); for (int i = 0; p[i] != 0; i++) s = (s ^ i) * 3 + (s >> 3) + (s << 5) + i * i;""",
     "a counter": "for (int k = 0; k < 6000; k++) s = s * 3 + p[k & 7];",
     "a counter, or before": "for (int k = 0; k < 3000 && s != 5; k++) s = s * 3 + p[k & 7];",
-    "lower bits of a quotient by a size": (
-        "unsigned x = 5, by = v[900] + 4096, bits = v[901] + 65535; while ((x / by & bits) != 65527) x--; s = x;"
-    ),
     "floats": "for (float x = 0; x < 1.0f; x += 0.001f) s = s * 3 + p[s & 7];",
     "shifts": "for (int r = 0; r < 700; r++) for (unsigned k = 1u << 31; k; k >>= 4) s = s * 3 + p[k & 7];",
     "the heartbeat of whom another block wakes": (
@@ -173,6 +170,23 @@ def test_a_counter_of_a_function_decides() -> None:
     code = executable(CALLED, "k")
     (counter,) = (number for name, number in code.numbers.items() if name.startswith("down:%r1:"))
     assert counter in code.slice.registers
+
+
+@pytest.mark.slow
+def test_a_loop_that_ends_when_the_bits_of_a_quotient_do_is_run() -> None:
+    """No comparison nears its end in three periods, and no progress shows while the loop lets others run."""
+    ptx = """.version 8.3
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 p) { .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .pred %p<4>;
+ld.param.u64 %rd1, [p]; ld.global.u32 %r1, [%rd1];
+ld.global.u32 %r6, [%rd1+4]; mov.u32 %r2, 5; mov.u32 %r3, 0;
+L: div.u32 %r4, %r2, %r1; and.b32 %r5, %r4, %r6; add.s32 %r3, %r3, 1; add.s32 %r2, %r2, -1;
+setp.ne.u32 %p1, %r5, 65527; @%p1 bra L;
+st.global.u32 [%rd1+8], %r3; ret; }"""
+    found = np.array([4096, 65535, 0], np.int32)
+    emulate(ptx, "k", grid=(1,), block=(1,), arguments=[found])
+    assert found[2] == 32775
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,9 @@ class Endless:
         self._sure = False
         self._gave = self._polls = 0
 
-    def polls(self, running: Sequence[Batch], *, idle: bool) -> int:
-        """Return how many turns, this one and those before it, were `idle` and no loop that may yet end let
-        others run in them.
+    def polls(self, running: Sequence[Batch], idle: int) -> int:
+        """Return in how many turns up to this one, the `idle` one of those without progress, no loop that may
+        yet end let others run.
         """
         gave = sum(batch.loops.gave for batch in running)
         self._polls = self._polls + 1 if idle and gave == self._gave else 0
