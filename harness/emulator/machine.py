@@ -178,7 +178,7 @@ class Launch:
                 self.delays.turn(idle=idle > 0)
             turns += 1
             running = [batch for batch, *_ in polling]
-            stuck = self.livelocks.round() or idle > _ROUNDS or endless.seen(running)
+            stuck = self.livelocks.round() or endless.polls(running, idle) > _ROUNDS or endless.seen(running)
             due = turns % _LOOK[0] == 0 or time.thread_time() > looked + _LOOK[1]
             if polling and due and self.code.slice.complete:
                 looked = time.thread_time()

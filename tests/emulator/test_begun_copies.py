@@ -34,6 +34,7 @@ READ = (
     'int v; asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(v) : "r"(far(&x, 0)) : "memory");'
     " out[1] = v;"
 )
+ARRIVE = 'asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 4;" :: "r"(at(&full)) : "memory");'
 UNORDERED = {"WAR hazard", "RAW hazard"}  # by which of the two the emulator executes first
 
 
@@ -73,3 +74,34 @@ def test_what_the_end_of_an_asynchronous_store_tells(
 ) -> None:
     found = outcome(before, after, wait)
     assert found & wanted or found == wanted
+
+
+# Block 0 has x filled, and sends a word to block 1, which waits for it and then sends another one to x.
+FILLED = (
+    ANSWER.replace("int* out {", "int* out, const int* in {")
+    .replace("int x,", "int y;")
+    .replace("int y;", "__align__(16) int x[4]; __shared__ u64 back, fill; __shared__ int")
+    .replace("x = 5;", "init(&back, 1); init(&fill, 1); fence_init();")
+)
+BACK = SEND.replace("far(&got, 1)", "far(x, 0)").replace("far(&full, 1)", "far(&back, 0)")
+COPY = 'asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" :: "r"(at(x)), "l"(in) : "memory");'
+ARRIVES = 'asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at(&fill)) : "memory");'
+LANDED = 'asm volatile("cp.async.wait_all;" ::: "memory");'
+
+
+@pytest.mark.parametrize(
+    ("fill", "wanted"),
+    [
+        (f"{COPY} {LANDED}", set()),
+        (f"{COPY} {ARRIVES} wait(&fill, 0);", set()),
+        # nobody has waited when the word is sent
+        (f"{COPY} {ARRIVES}", {"WAW hazard"}),
+        (COPY, {"WAW hazard"}),
+    ],
+)
+def test_what_has_landed_is_told(fill: str, wanted: set[str]) -> None:
+    source = FILLED.replace("WAIT", WAIT).replace("AFTER", BACK)
+    expects = ARRIVE.replace("&full", "&back")
+    source = source.replace("BEFORE", f"if (me == 0 && t == 0) {{ {expects} {fill} {SEND} wait(&back, 0); }}")
+    given = np.zeros(2, np.int32), np.arange(4, dtype=np.int32)
+    assert kinds(run(source, *given, block=64, grid=2, cluster=2, schedule="late")) == wanted

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from harness.emulator import emulate
+from harness.emulator.blocks.endless.linear import Entry, endless
 from harness.emulator.executable import executable
+from harness.emulator.ptx.program import Instruction
 from harness.errors import EmulatorError
 from shared.emulator_kernels import compile_ptx, launch
 from shared.hopper_strangers import BROUGHT, FOLDER
@@ -166,3 +170,44 @@ def test_a_counter_of_a_function_decides() -> None:
     code = executable(CALLED, "k")
     (counter,) = (number for name, number in code.numbers.items() if name.startswith("down:%r1:"))
     assert counter in code.slice.registers
+
+
+@pytest.mark.slow
+def test_a_loop_that_ends_when_the_bits_of_a_quotient_do_is_run() -> None:
+    """No comparison nears its end in three periods, and no progress shows while the loop lets others run."""
+    ptx = """.version 8.3
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 p) { .reg .b32 %r<9>; .reg .b64 %rd<4>; .reg .pred %p<4>;
+ld.param.u64 %rd1, [p]; ld.global.u32 %r1, [%rd1];
+ld.global.u32 %r6, [%rd1+4]; mov.u32 %r2, 5; mov.u32 %r3, 0;
+L: div.u32 %r4, %r2, %r1; and.b32 %r5, %r4, %r6; add.s32 %r3, %r3, 1; add.s32 %r2, %r2, -1;
+setp.ne.u32 %p1, %r5, 65527; @%p1 bra L;
+st.global.u32 [%rd1+8], %r3; ret; }"""
+    found = np.array([4096, 65535, 0], np.int32)
+    emulate(ptx, "k", grid=(1,), block=(1,), arguments=[found])
+    assert found[2] == 32775
+
+
+@pytest.mark.parametrize(
+    ("opcode", "by", "wanted"),
+    [("shr.u32", by, 0) for by in (-1, 62, 63, 64, 1 << 30)]
+    + [("div.u32", 0, 0), ("rem.u32", 0, 0)]
+    # The control: what goes on as it did.
+    + [("shr.u32", 2, 1), ("div.u32", 4, 1), ("rem.u32", 4, 1)],
+)
+def test_what_a_register_shifts_or_divides_by_may_be_anything(opcode: str, by: int, wanted: int) -> None:
+    """A counter goes up by 4, and is shifted or divided: it goes on for ever where that is known."""
+    ins = Instruction(
+        index=0, opcode=tuple(opcode.split(".")), operands=("%r2", "%r1", "%r3"), source="", ptx_line=1
+    )
+    periods = []
+    for value in (4, 8, 12):
+        gives = value // 4 if wanted and opcode != "rem.u32" else 0
+        wrote = {2: np.array([[gives]]), 1: np.array([[value]])}
+        periods.append([Entry((0, 0), 0, np.array([[True]]), wrote, (np.array([[value]]), np.array([[by]])))])
+    code: Any = SimpleNamespace(slice=SimpleNamespace(spaces=set()), registers_of=lambda _: ({1, 3}, {2}))
+    entry = SimpleNamespace(instructions=[ins])
+    launch: Any = SimpleNamespace(entry=entry, code=code, budget=1000)
+    with np.errstate(all="raise"):
+        assert endless(launch, periods) == wanted

@@ -46,6 +46,7 @@ CHOSEN: dict[str, tuple[str, dict[str, int]]] = {
     "19": ("19_pipeline_split", {}),
     "20": ("20_stream_k", {}),
     "20 slices": ("20_stream_k", {"BN": 128, "STAGES": 6, "SLICES": 2}),
+    "20 of 256 rows": ("20_stream_k", {"BM": 256, "BN": 32, "WN": 32, "SLICES": 2}),
     "20 in lines": ("20_stream_k", {"BM": 64, "WM": 32, "CHUNK": 16, "TRANSB": 1}),
     "21": ("21_mma_sync", {}),
     "23": ("23_wgmma_pipeline", {}),

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.emulator import TensorMap
+from harness.emulator import TensorMap, emulate
 from harness.emulator.hopper.tma.tensormap import Map, decode
-from harness.errors import EmulatorError
+from harness.errors import EmulatorError, NeedsGpu, UsageError
 from shared.hopper_kernels import kinds, run
 
 COLUMN = """const __grid_constant__ Map in, float* out, int c, int w, int h, int n, int ow, int oh {
@@ -158,6 +158,20 @@ MULTICAST = """const __grid_constant__ Map in, float* out {
   for (int i = t; i < 24 * 8; i += blockDim.x) out[blockIdx.x * 24 * 8 + i] = s[i];
   asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }"""
+
+
+def test_numbers_that_are_not_whole_and_offsets_that_are_not_there() -> None:
+    with pytest.raises(UsageError, match="not whole"):
+        map_of(image(), (0.5, 0), (0, 0)).encode(1024)  # type: ignore[arg-type]
+    ptx = """.version 8.3
+.target sm_90a
+.address_size 64
+.visible .entry k() { .reg .b32 %r<4>; .reg .b64 %rd<4>;
+cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes
+  [%r1], [%rd1, {%r1, %r1, %r1}], [%r2];
+ret; }"""
+    with pytest.raises(NeedsGpu, match="without im2col offsets"):
+        emulate(ptx, "k", grid=(1,), block=(32,), arguments=[])
 
 
 def test_a_column_comes_to_all_blocks_of_a_mask() -> None:

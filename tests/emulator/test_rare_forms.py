@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from harness.emulator import Buffer, emulate
+from harness.errors import NeedsGpu
 from shared.emulator_kernels import compile_ptx
 
 RNG = np.random.default_rng(3)
@@ -45,6 +46,47 @@ def test_two_integers_are_packed(to: str) -> None:
         for a, b, c in zip(A, B, C, strict=True)
     ]
     assert found.view(np.uint32).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cvt.pack.sat.u8.s32.b32 %0, %1, %2, %3;",
+        *("cvt.pack.sat.u16.s32 %0, %1, %2;", "mov.b32 %0, w+0x8;", "mov.b32 %0, w+-4;", "mov.b32 %0, w-4;"),
+    ],
+)
+def test_a_form_is_read(text: str) -> None:
+    emulated(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cvt.pack.u8.s32.b32 %0, %1, %2, %3;",
+        "cvt.pack.sat.u8.s32 %0, %1, %2;",
+        "cvt.pack.sat.u16.s32.b32 %0, %1, %2, %3;",
+        "cvt.pack.s32.sat.u16 %0, %1, %2;",
+        "mov.b32 %0, %1+4;",
+    ],
+)
+def test_a_form_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(NeedsGpu, match="does not know"):
+        emulated(text)
+
+
+def emulated(text: str) -> None:
+    """Emulate an instruction of PTX: NVRTC need not take it."""
+    for place in range(4):
+        text = text.replace(f"%{place}", f"%r{place}")
+    ptx = f""".version 8.3
+.target sm_90a
+.address_size 64
+.visible .entry k() {{
+.reg .b32 %r<4>; .shared .align 8 .b8 w[16];
+mov.u32 %r1, 1; mov.u32 %r2, 2; mov.u32 %r3, 3;
+{text}
+ret; }}"""
+    emulate(ptx, "k", grid=(1,), block=(1,), arguments=[])
 
 
 @pytest.mark.parametrize("sign", ["u32", "s32"])

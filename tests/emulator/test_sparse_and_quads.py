@@ -143,6 +143,18 @@ def test_a_sparse_product_is_that_of_the_full_matrix(
     assert not np.array_equal(out, np.array([[wanted[at] for at in lane] for lane in place], dtype))
 
 
+def test_what_is_not_stored_is_not_multiplied() -> None:
+    """The first two of each four of A are stored, all 1. The control: what they meet."""
+    stored, b = np.ones((16, 8)), np.ones((16, 8))
+    b[3, 1], b[1, 2], b[6, 4] = np.inf, np.inf, np.nan
+    words = np.full((32, 1), 0x44444444, np.uint32)
+    given = [packed(stored, "f16", 2), packed(b.T, "f16", 1), np.zeros((32, 4), np.float32), words]
+    out = np.zeros((32, 4), np.float32)
+    product("mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", given, out, ", 0")
+    wanted = np.tile([[8, 8, 8, 8], [np.inf, 8, np.inf, 8], [8, 8, 8, 8], [8, 8, 8, 8]], (8, 1))
+    assert np.array_equal(out, wanted)
+
+
 def test_a_selector_that_names_no_lanes_is_refused() -> None:
     words = [np.zeros((32, n), np.uint32) for n in (2, 2)]
     given = [*words, np.zeros((32, 4), np.float32), np.zeros((32, 1), np.uint32)]

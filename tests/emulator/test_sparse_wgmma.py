@@ -167,6 +167,28 @@ def test_the_higher_index_may_come_first() -> None:
     assert kinds(found) == set() and (c == full @ b.T + 1).all()
 
 
+def test_what_is_not_stored_is_not_multiplied() -> None:
+    _, stored, codes = sparse(np.random.default_rng(7), "f16")
+    codes[:] = 0b0100  # the first two of each four
+    b, c = np.ones((8, 32)), np.zeros((64, 8), np.float32)
+    b[1, 3], b[2, 2], b[3, 0], b[4, 1] = np.inf, np.nan, np.inf, -np.inf
+    stored[:, 0], stored[:, 1] = np.arange(64) - 32, 1
+    run(source_of("f16", 0), bits(stored, "f16").ravel(), bits(b, "f16").ravel(), held(codes, "f16", 0), c)
+    first = stored[:, 0]
+    wanted = np.repeat(stored.sum(1)[:, None] + 1, 8, axis=1)
+    wanted[:, 3] = np.where(first > 0, np.inf, np.where(first < 0, -np.inf, np.nan))  # 0 times infinity
+    wanted[:, 4] = -np.inf
+    assert np.array_equal(c, wanted, equal_nan=True)
+
+
+def test_a_swizzle_that_is_narrower_than_k_is_refused() -> None:
+    leading = "(u64)(128 >> 4) << 16 | (u64)(512 >> 4) << 32"
+    for code in (1, 2):  # of 128 and 64 bytes
+        product("f16", 0, (leading, f"{leading} | {code}ull << 62"))
+    with pytest.raises(NeedsGpu, match="64 bytes of k lie in a swizzle of 32 bytes"):
+        product("f16", 0, (leading, f"{leading} | 3ull << 62"))
+
+
 def test_selectors_and_codes_that_mean_nothing() -> None:
     with pytest.raises(NeedsGpu, match="selector"):
         product("f16", 2)

@@ -32,6 +32,16 @@ class Endless:
     def __init__(self) -> None:
         self._running: set[Batch] = set()
         self._sure = False
+        self._gave = self._polls = 0
+
+    def polls(self, running: Sequence[Batch], idle: int) -> int:
+        """Return in how many turns up to this one, the `idle` one of those without progress, no loop that may
+        yet end let others run.
+        """
+        gave = sum(batch.loops.gave for batch in running)
+        self._polls = self._polls + 1 if idle and gave == self._gave else 0
+        self._gave = gave
+        return self._polls
 
     def seen(self, running: Sequence[Batch]) -> bool:
         """Return whether all loops are such; begin anew where others run than before."""

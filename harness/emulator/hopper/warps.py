@@ -166,7 +166,7 @@ def cp_async_mbarrier_arrive(decoder: Decoder, ins: Instruction) -> Run:
                 rows = np.nonzero(lanes)[0] + block.rank * group.launch.threads + group.row
                 column, copies = block.cluster.copies()
                 known = clocks.release(rows)
-                known.seen[column + rows] = copies[rows]
+                clocks.land(rows, column, copies[rows], known)
             block.cluster.begin(Operation(land=_landing(group, ins, barrier, lanes, known), source=ins))
         group.launch.progress += 1
 

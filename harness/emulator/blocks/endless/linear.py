@@ -198,7 +198,7 @@ def _multiple(launch: Launch, entries: tuple[Entry, Entry, Entry]) -> int:
     ins = launch.entry.instructions[entries[0].pc]
     if ins.opcode[0] not in _READ - _COMPARES or not entries[0].read:
         return 1
-    by, change = _by(ins, entries), _change(*(e.read[0] for e in entries))
+    by, change = _by(ins), _change(*(e.read[0] for e in entries))
     if by is None or change is None or not change.any():
         return 1
     whole, bits = abs(by), BYTES[ins.opcode[-1]] * 8
@@ -213,15 +213,17 @@ def _multiple(launch: Launch, entries: tuple[Entry, Entry, Entry]) -> int:
     return math.lcm(*(whole // math.gcd(whole, int(c)) for c in np.unique(change))) if whole else 1
 
 
-def _by(ins: Instruction, entries: tuple[Entry, Entry, Entry]) -> int | None:
-    """Return by what is divided or masked: a literal, or the one number that a register holds."""
+def _by(ins: Instruction, entries: Sequence[Entry] = ()) -> int | None:
+    """Return by what is divided, masked or shifted: a literal, or the one number that a register holds."""
     if len(ins.operands) < 3:
         return None
     found = literal(ins.operands[2])
-    if found is None and all(len(entry.read) == 2 for entry in entries):
+    if found is None and entries and all(len(entry.read) == 2 for entry in entries):
         held = np.unique(np.concatenate([entry.read[1].ravel() for entry in entries]))
         found = int(held[0]) if len(held) == 1 else None
-    return found if isinstance(found, int) else None
+    if not isinstance(found, int) or (ins.opcode[0] == "shr" and not 0 <= found < 62):
+        return None  # what is shifted out leaves nothing to count by
+    return found
 
 
 def _change(a: Array, b: Array, c: Array) -> Array | None:
@@ -306,7 +308,7 @@ def _divides(launch: Launch, entries: tuple[Entry, Entry, Entry], length: int) -
     """Return whether a division, or a mask, by a number gives the change divided, or its rest."""
     ins = launch.entry.instructions[entries[0].pc]
     by = _by(ins, entries)
-    if by is None or not entries[0].read:
+    if by is None or not entries[0].read or (by == 0 and ins.opcode[0] != "and"):
         return False
     result = [next(iter(e.wrote.values())) for e in entries]
     now = entries[2].read[0]

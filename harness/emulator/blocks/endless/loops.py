@@ -91,6 +91,7 @@ class Loops:
     spinning: the loops that do the same again and again while others could run, by the first thread of the
       group and the branch
     unbounded: what is said of loops that nothing bounds but what others do, by the first thread of the group
+    gave: how often a loop that may yet end has let others run
     """
 
     def __init__(self, batch: Batch) -> None:
@@ -108,6 +109,7 @@ class Loops:
         self._turns: Any = 0  # of each lane, in this look
         self.spinning: set[tuple[int, int]] = set()
         self.unbounded: dict[int, str] = {}
+        self.gave = 0
         self._shared = False  # others have run since the loop was first the outermost one
         self._fair = batch.launch.fair
         self._compared: dict[Edge, list[Comparison]] = {}
@@ -131,6 +133,7 @@ class Loops:
                 self._taken[key] = self._taken.get(key, 0) + 1
                 if self._taken[key] % _YIELD == 0:
                     self._let |= not spins
+                    self.gave += not spins
                     return True
         if self._batch.steps_left > self._wake:
             if self._outer is not None or time.thread_time() - self._start < _LATE:

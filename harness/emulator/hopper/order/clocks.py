@@ -197,6 +197,17 @@ class Clocks:
         """Let the threads `rows` know that the operations of a stream up to `value` are complete."""
         self._table[:, rows, column] = np.maximum(self._table[:, rows, column], value)
 
+    def land(self, rows: Array, column: int, values: Array, known: Known | None = None) -> None:
+        """Let each of the threads `rows` know that what it began itself is complete up to a value.
+
+        column: the first of the streams that each thread has one of
+        known: who acquires this knows it, and not yet the threads
+        """
+        place = column + rows
+        for which in (_SEEN, _DONE):
+            table, at = (self._table[which], (rows, place)) if known is None else (known.table[which], place)
+            table[at] = np.maximum(table[at], values)
+
     def tick(self, rows: Array) -> None:
         """Begin a new interval of the threads `rows`."""
         for which in (_SEEN, _HEARD, _SCOPED, _DONE):

@@ -166,7 +166,7 @@ class Watch:
         waited = block.rows(group, landing)
         values = flight.values[np.isin(flight.rows, waited)]
         rows = flight.rows[np.isin(flight.rows, waited)]
-        clocks.seen[rows, column + rows] = np.maximum(clocks.seen[rows, column + rows], values)
+        clocks.land(rows, column, values)
 
     def _remote(self, ins: Instruction, block: Block, other: Block, kind: str, why: str) -> None:
         """Report an access to the shared memory of a block that may not be there."""

@@ -77,6 +77,8 @@ def _operands(decoder: Decoder, ins: Instruction, *, loads: bool) -> Operands:
     size = None if tensor else decoder.integer(ins, rest.pop(0), 32)
     completes = loads or "mbarrier::complete_tx::bytes" in ins.opcode
     barrier = decoder.address(ins, rest.pop(0)) if completes else None
+    if "im2col" in ins.opcode and not rest:
+        raise decoder.refusal(ins, f"{ins} without im2col offsets")
     offsets = _list(rest.pop(0)) if "im2col" in ins.opcode else []
     indices = _list(match[2]) if match else []
     if "im2col" in ins.opcode and len(offsets) != len(indices) - 2:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import EmulatorError
+from harness.errors import EmulatorError, UsageError
 
 BYTES = 128
 MAGIC = b"harness\x01"
@@ -122,6 +122,9 @@ class Map:
         """Raise EmulatorError for a map that cuTensorMapEncodeTiled, or -Im2col, refuses."""
         if self.element not in SIZES:
             raise EmulatorError(f"no tensor map element {self.element!r}", hint=", ".join(SIZES))
+        numbers = (*self.extents, *self.strides, *self.box, *self.steps, *self.lower, *self.upper)
+        if not all(isinstance(number, int | np.integer) for number in numbers):
+            raise UsageError("a tensor map of numbers that are not whole")
         if what := self.fault():
             function = f"cuTensorMapEncode{'Im2col' if self.im2col else 'Tiled'}"
             raise EmulatorError(f"{function} refuses this tensor map: {what}")

@@ -5,7 +5,7 @@ In units of 16 bytes, with L the leading and S the stride byte offset:
 
 - K-major: without a swizzle core matrices of 8 rows of 16 bytes, S from one to the next along M or N, L along
   k. With a swizzle of W bytes rows of W bytes, S from eight of them to the next eight; an instruction takes
-  32 bytes of a row.
+  32 bytes of a row, and of B of a sparse product 64, which a swizzle of 32 bytes has no place for.
 - MN-major: with a swizzle of W bytes rows of W bytes along M or N, one for each k, L from one piece of W
   bytes to the next along M or N, S from eight k to the next eight. Without one core matrices of 8 k of 16
   bytes, S from one to the next along M or N, L along k.

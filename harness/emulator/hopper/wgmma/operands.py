@@ -16,6 +16,7 @@ from harness.emulator.memory import WINDOW
 from harness.emulator.numbers.formats import decode
 from harness.emulator.numbers.values import Array
 from harness.emulator.ptx.program import Instruction
+from harness.errors import NeedsGpu
 
 # The bytes of an element; of b1 eight elements.
 SIZE = {"bf16": 2, "f16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "b1": 1}
@@ -29,6 +30,12 @@ def from_shared(
     launch, cluster, size = group.launch, block.cluster, SIZE[kind]
     if across and size != 2:
         misuse(group, ins, f"a transposed operand of {kind}; only 16-bit elements can be")
+    swizzle = descriptor(bits).swizzle
+    if not across and 0 < swizzle < depth * size:
+        raise NeedsGpu(
+            f"the emulator does not know how {depth * size} bytes of k lie in a swizzle of {swizzle} bytes",
+            hint=f"{ins.source} (PTX line {ins.ptx_line}): one of {depth * size} or more has them in a row",
+        )
     least, end, index, places = _located(bits, rows, depth, size, across, block.rank, launch.grain)
     if end > launch.shared_size or least < 0:
         misuse(

@@ -165,10 +165,13 @@ def _product(decoder: Decoder, ins: Instruction) -> Attempt:
             if a_bits is None
             else from_shared(group, ins, a_bits, 64, form.stored, form.kinds[0], across=across[0])
         )
-        if form.metadata is not None:
-            left = form.metadata.expanded(group, ins, left)
         right = from_shared(group, ins, b_bits, form.columns, form.depth, form.kinds[1], across=across[1])
-        _accumulate(group, form, left * float(signs[0] * signs[1]), right, adds=adds)
+        kept = None
+        if form.metadata is not None:
+            if not np.isfinite(right).all():
+                kept = form.metadata.expanded(group, ins, np.ones_like(left)) != 0
+            left = form.metadata.expanded(group, ins, left)
+        _accumulate(group, form, left * float(signs[0] * signs[1]), right, kept, adds=adds)
 
     return together(decoder, ins, act)
 
@@ -219,8 +222,13 @@ def _places(columns: int) -> tuple[Array, Array]:
     return thread // 32 * 16 + thread % 32 // 4 + i % 4 // 2 * 8, i // 4 * 8 + thread % 4 * 2 + i % 2
 
 
-def _accumulate(group: Group, form: Form, left: Array, right: Array, *, adds: bool) -> None:
-    """Add the products of (64, depth) and (columns, depth) to the accumulators, or set them."""
+def _accumulate(
+    group: Group, form: Form, left: Array, right: Array, kept: Array | None, *, adds: bool
+) -> None:
+    """Add the products of (64, depth) and (columns, depth) to the accumulators, or set them.
+
+    kept: which elements of `left` are stored, see `summed`
+    """
     rows, columns = _places(form.columns)
     old = np.zeros((64, form.columns))
     if adds:
@@ -236,7 +244,7 @@ def _accumulate(group: Group, form: Form, left: Array, right: Array, *, adds: bo
         model = WGMMA[form.kinds[0]]
         if form.metadata is not None:  # half of the products are zero and no terms of a sum
             model = replace(model, terms=2 * model.terms)
-        mine = summed(left, right.T, old, form.kinds, form.to, model)[rows, columns]
+        mine = summed(left, right.T, old, form.kinds, form.to, model, kept)[rows, columns]
         with np.errstate(over="ignore"):  # to infinity
             found = mine.astype(np.float16 if form.to == "f16" else np.float32)
         found = np.ascontiguousarray(found).view(np.float32)

@@ -46,8 +46,11 @@ def _bits(decoder: Decoder, ins: Instruction, text: str, bits: int) -> Reader:
     """Return a reader of an untyped operand: a register as it is held, a float literal or an integer."""
     if text in decoder.numbers or re.match(r"0[fFdD][0-9a-fA-F]{8}", text):
         return decoder.value(ins, text)
-    if place := re.fullmatch(r"([\w$%.:]+)\s*\+\s*(\d+)", text):  # of a variable
-        base, offset = decoder.integer(ins, place[1], bits), int(place[2])
+    if place := re.fullmatch(r"([\w$%.:]+)\s*(?:\+\s*(-?\s*\w+)|(-\s*\w+))", text):
+        if place[1] in decoder.numbers:  # only a variable has an offset
+            raise decoder.refusal(ins)
+        offset = int((place[2] or place[3]).replace(" ", ""), 0)
+        base = decoder.integer(ins, place[1], bits)
         return lambda group: shift(base(group), offset)
     return decoder.integer(ins, text, bits)
 

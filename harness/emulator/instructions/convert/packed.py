@@ -9,6 +9,7 @@ not told: here both elements of a pair take the same 16 bits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,7 +25,6 @@ _PAIRS = {f"{name}x2" for name in (*FORMATS, "ue8m0") if name != "tf32"}
 _FOURS = {f"{name}x4" for name in FORMATS}
 NARROW = _PAIRS | {"tf32"} | _FOURS
 _MODIFIERS = {"rn", "rz", "rp", "rna", "relu", "satfinite", "f32"}
-_JOINED = (2, 4, 8, 16)  # bits of what ``cvt.pack`` joins
 Elements = Callable[[Group], list[Array]]  # float64 (T, C), the lowest element first
 
 
@@ -130,9 +130,10 @@ def joined(decoder: Decoder, ins: Instruction) -> Run:
 
     With a third operand, whose bits go before them.
     """
-    decoder.parts(ins, {"pack", "sat", "s32", "b32", *(f"{sign}{bits}" for sign in "us" for bits in _JOINED)})
-    to = ins.opcode[3]
-    bits, wide = int(to[1:]), ins.opcode[-1] == "b32"
+    match = re.fullmatch(r"pack\.sat\.([us])(?:(16)\.s32|([248])\.s32\.b32)", ".".join(ins.opcode[1:]))
+    if match is None or len(ins.operands) != (3 if match[2] else 4):
+        raise decoder.refusal(ins)
+    to, bits, wide = ins.opcode[3], int(match[2] or match[3]), not match[2]
     low, high = (0, (1 << bits) - 1) if to[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
     read = [decoder.integer(ins, text, 32) for text in ins.operands[1 : 4 if wide else 3]]
     into = decoder.register(ins, ins.operands[0])

@@ -97,11 +97,19 @@ def _held(names: list[str], kind: str) -> int:
 
 
 def combined(
-    x: Array, y: Array, total: Array, parts: set[str], kinds: tuple[str, str], to: str, spread: int = 1
+    x: Array,
+    y: Array,
+    total: Array,
+    parts: set[str],
+    kinds: tuple[str, str],
+    to: str,
+    spread: int = 1,
+    kept: Array | None = None,
 ) -> Array:
     """Return ``x y + total`` of matrices (warps, C, rows, columns) in float64.
 
     spread: of so many elements along a row of `x` one may be other than zero, and is a term of a sum
+    kept: which elements of `x` are stored, see `summed`
 
     Of single bits products are taken by ``.xor`` or ``.and``; with ``.satfinite`` integers are clipped.
     """
@@ -109,7 +117,8 @@ def combined(
         model = replace(model, terms=model.terms * spread, pairs=model.pairs * spread)
         # The products of all warps are computed together, along the last axes.
         first = [np.ascontiguousarray(matrix.transpose(2, 3, 0, 1)) for matrix in (x, y, total)]
-        return summed(first[0], first[1], first[2], kinds, to, model).transpose(2, 3, 0, 1)
+        mask = None if kept is None else kept.transpose(2, 3, 0, 1)
+        return summed(first[0], first[1], first[2], kinds, to, model, mask).transpose(2, 3, 0, 1)
     found: Array = np.matmul(x, y)
     if "xor" in parts:  # the ones of both, without those in common
         found = x.sum(-1)[..., None] + y.sum(-2)[..., None, :] - 2 * found

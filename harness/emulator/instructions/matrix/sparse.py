@@ -79,8 +79,12 @@ def sparse(decoder: Decoder, ins: Instruction) -> Run:
             )
         )
         words = warps(spread(metadata(group), group.shape) & 0xFFFFFFFF, 0)
-        whole = expanded(stored, by_row(words, bits <= 8, width, selector), bits)
-        found = combined(whole, full, total, parts, (kind, other), to, 2)
+        codes = by_row(words, bits <= 8, width, selector)
+        kept = None
+        if not np.isfinite(full).all():
+            kept = expanded(np.ones_like(stored), codes, bits) != 0
+        whole = expanded(stored, codes, bits)
+        found = combined(whole, full, total, parts, (kind, other), to, 2, kept)
         distribute(group, found, places[2], to, targets, where)
 
     return run

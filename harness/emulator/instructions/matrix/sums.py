@@ -56,12 +56,27 @@ _LOWEST = {
 }  # exponent of normals
 
 
-def summed(left: Array, right: Array, addend: Array, kinds: tuple[str, str], to: str, model: Model) -> Array:
+def summed(
+    left: Array,
+    right: Array,
+    addend: Array,
+    kinds: tuple[str, str],
+    to: str,
+    model: Model,
+    kept: Array | None = None,
+) -> Array:
     """Return ``left right + addend`` of matrices (M, K, ...), (K, N, ...) and (M, N, ...) in float64.
 
     kinds: the element types of `left` and `right`
     to: the accumulator's type; a result of f16 is rounded to nearest by who stores it
+    kept: of a sparse product which elements of `left` are stored; nothing is multiplied by the others
     """
+    if kept is not None and not np.isfinite(right).all():
+        plain = np.where(np.isfinite(right), right, np.copysign(1.0, right))
+        found = summed(left, plain, addend, kinds, to, model)
+        endless = _endless(left, right, kept)
+        with np.errstate(invalid="ignore"):
+            return np.where(endless == 0, found, found + endless)
     if model.pairs:
         kinds = ("f16", "f16")
     total = np.zeros_like(addend) if model.apart else addend
@@ -71,6 +86,16 @@ def summed(left: Array, right: Array, addend: Array, kinds: tuple[str, str], to:
         total = fused(left[:, chosen], right[chosen], total, kinds, to, model)
         first = False
     return stored(total, to) + addend if model.apart else total
+
+
+def _endless(left: Array, right: Array, kept: Array) -> Array:
+    """Return the sums of the products of elements that are `kept` and of ones that are not finite."""
+    found = np.zeros((len(left), *right.shape[1:]))
+    with np.errstate(invalid="ignore"):
+        for k in np.flatnonzero(~np.isfinite(right).reshape(len(right), -1).all(1)):
+            counts = kept[:, k, None] & ~np.isfinite(right[None, k])
+            found += np.where(counts, left[:, k, None] * right[None, k], 0.0)
+    return found
 
 
 def sums_of(depth: int, model: Model) -> list[Array]:
