@@ -25,14 +25,15 @@ STALE: tuple[tuple[str, str, str], ...] = (
     *(
         (f"{name}-{dtype}", f"{shape} {dtype}", NEAR)
         for name, dtype, shapes in (
-            ("graph", "bf16x6", "512 1024 2048"),
-            ("squares", "bf16x6", "512 1024 2048"),
+            ("graph", "bf16x6", "512 1024 2048 4096x4096x64"),
+            ("squares", "bf16x6", "512 1024 2048 4096x4096x64"),
             ("squares", "fp16x3", "512 1024"),
             ("graph", "tf32", "8192 64x4096x4096 8192x256x1024"),
         )
         for shape in shapes.split()
     ),
     ("rectangle-tf32-1", "8192x256x1024 tf32", NEAR),
+    ("rectangle-tf32-5", "64x4096x4096 tf32", NEAR),
     *(
         (f"{name}-{dtype}{end}", f"{shape} {dtype}", TREES)
         for dtype in ("bf16", "fp16")
