@@ -25,10 +25,10 @@ STALE: tuple[tuple[str, str, str], ...] = (
     *(
         (f"{name}-{dtype}", f"{shape} {dtype}", NEAR)
         for name, dtype, shapes in (
-            ("graph", "bf16x6", "512 1024 2048 4096x4096x64"),
-            ("squares", "bf16x6", "512 1024 2048 4096x4096x64"),
-            ("squares", "fp16x3", "512 1024"),
-            ("graph", "tf32", "8192 64x4096x4096 8192x256x1024"),
+            ("graph", "bf16x6", "512 2048 4096x4096x64"),
+            ("squares", "bf16x6", "512 2048 4096x4096x64"),
+            ("squares", "fp16x3", "512"),
+            ("graph", "tf32", "8192 8192x256x1024"),
         )
         for shape in shapes.split()
     ),
