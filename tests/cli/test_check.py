@@ -352,7 +352,7 @@ def test_what_a_kernel_prints_is_shown(kernel_file: Any, tmp_path: Path) -> None
 
 def test_of_many_findings_the_first_are_shown(tmp_path: Path) -> None:
     """A guessed launch is told once, not with each finding."""
-    lines = [f"  if (i > {n}) x[i + 8192] = i;" for n in range(14)]
+    lines = [f"  if (i > {n}) x[i + sizeof(int) * 2048] = i;" for n in range(14)]
     path = tmp_path / "far.cu"
     path.write_text("\n".join(["__global__ void far(float* x) {", " int i = threadIdx.x;", *lines, "}\n"]))
     found = CliRunner().invoke(main, ["check", str(path), "--json", str(tmp_path / "all.json")])

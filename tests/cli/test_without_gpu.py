@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from harness.cli import main, running
 from harness.support import tools
 from shared.command import harness, no_gpu  # noqa: F401  (a fixture)
-from shared.kernels import IM2COL, REDUCE, STORE, TILED, refused
+from shared.kernels import MAD, MEMBAR, RARE, TILED, refused
 from shared.sweeps import sweep
 
 
@@ -94,7 +94,7 @@ def test_shapes_fit_80_columns_and_one_refusal_is_said_once(tmp_path: Path) -> N
     assert len(shown) > 2 and max(map(len, shown)) <= 80
     assert "129x132x17 lda=20 ldb=140 ldc=135 alpha=-1.5" in "\n".join(shown)  # no label is broken in two
     told = " ".join(result.output.split())  # the name is long, so a line is broken before it
-    assert told.count(f"one: the emulator does not know {REDUCE}.bulk_group") == 1
+    assert told.count(f"one: the emulator does not know {MEMBAR}") == 1
     assert told.count("does not know") == 1
 
 
@@ -104,18 +104,18 @@ def test_shapes_fit_80_columns_and_one_refusal_is_said_once(tmp_path: Path) -> N
 def test_what_the_emulator_refuses_is_said_once_with_the_kernels_it_holds_for(
     command: str, tmp_path: Path
 ) -> None:
-    given = (("one", STORE), ("two", REDUCE), ("three", REDUCE))
+    given = (("one", MAD), ("two", MEMBAR), ("three", MEMBAR))
     one, two, three = (refused(tmp_path, *each) for each in given)
     result = harness(command, one, two, three, "-a", "N=[64,65]")
     lines = [line for line in result.output.splitlines() if "does not know" in line]
     assert lines == [
-        f"one: the emulator does not know {STORE}.bulk_group",
-        f"two, three: the emulator does not know {REDUCE}.bulk_group",
+        f"one: the emulator does not know {MAD}",
+        f"two, three: the emulator does not know {MEMBAR}",
     ]
     alone = harness(command, one, "-a", "N=[64,128]").output
     (line,) = re.findall(r"line (\d+) \(PTX line ", alone)
-    assert "INSTRUCTION" in IM2COL.splitlines()[int(line) - 1]
-    assert f"'{STORE}.bulk_group [" in alone
+    assert "INSTRUCTION" in RARE.splitlines()[int(line) - 1]
+    assert f"'{MAD} a" in alone
 
 
 def test_what_the_emulator_refuses_has_no_error_to_show(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_no_space_is_needed_before_a_bracket() -> None:
 
 
 HARDWARE = [
-    "wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16 {%r1,%r2,%r3,%r4}, %d1, %d2, %r5, 0, 1, 1, 1;",
+    "mad.hi.sat.s32 %r1, %r2, %r3, %r4;",
     "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1,%r2}, %d1, %d2, 1, 1, 1, 0, 0;",
     "mbarrier.frobnicate.shared.b64 [%r1], 1;",
     "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%r1], [%d1], [%r4];",

@@ -57,7 +57,7 @@ extern "C" __global__ void matmul(const float* A, const float* B, float* C, int 
 LARGE = 12  # parameter sets of a kernel
 
 
-IM2COL = """// TMA's im2col, which is not emulated
+RARE = """// An instruction that is not emulated
 // /// kernel
 // entry = "matmul"
 // block = 32
@@ -67,19 +67,17 @@ IM2COL = """// TMA's im2col, which is not emulated
 extern "C" __global__ void matmul(const float* A, const float* B, float* C, int M, int N, int K,
                                   int lda, int ldb, int ldc, float alpha, float beta)
 {
-    __shared__ alignas(128) float box[32];
-    unsigned from = (unsigned)__cvta_generic_to_shared(box);
-    asm volatile("INSTRUCTION.bulk_group [%0, {%1, %1, %1}], [%2];" :: "l"(C), "r"(M), "r"(from) : "memory");
+    asm volatile("{ .reg .s32 a; INSTRUCTION; }" ::: "memory");
 }
 """
-STORE = "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs"
-REDUCE = "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.im2col_no_offs"
+MAD, MEMBAR = "mad.hi.sat.s32", "membar.proxy.alias"
 
 
-def refused(folder: Path, name: str, instruction: str = REDUCE) -> str:
+def refused(folder: Path, name: str, instruction: str = MEMBAR) -> str:
     """The path of a kernel file that the emulator refuses."""
+    operands = " a, 1, 2, 3" if instruction == MAD else ""
     file = folder / f"{name}.cu"
-    file.write_text(IM2COL.replace("INSTRUCTION", instruction), encoding="utf-8")
+    file.write_text(RARE.replace("INSTRUCTION", instruction + operands), encoding="utf-8")
     return str(file)
 
 
