@@ -2,7 +2,8 @@
 
 A kernel of n threads that reads ``x[i * H * W + j]`` needs n * H * W elements, which a guess may miss. It
 shows: the kernel goes exactly as far as such a product. One whose guard is missing or off by one goes to
-another number, the end of its last block or one element too far, and stays a finding.
+another number, the end of its last block or one element too far, and stays a finding. One that goes much
+farther, to where nothing leads, says more about the guess than about itself: its buffer is in doubt.
 """
 
 from __future__ import annotations
@@ -51,17 +52,6 @@ class Reach:
     values: Mapping[str, int]
     items: frozenset[str] = field(default_factory=frozenset)
     shifted: Mapping[str, tuple[Expr, ...]] = field(default_factory=dict)
-
-    def explains(
-        self,
-        pointer: str,
-        elements: int,
-        sizes: Mapping[str, int],
-        given: Mapping[str, int],
-        grid: Sequence[int],
-    ) -> bool:
-        """Return True where a kernel may go through so many elements, by the indices of a pointer."""
-        return elements in self.ends(pointer, sizes, given, grid)
 
     def ends(
         self,
