@@ -1,4 +1,4 @@
-"""What the end of an ``st.async`` tells of what was before it began: reads, and nothing that was written."""
+"""The end of an ``st.async`` tells of reads that were before it began, and of nothing that was written."""
 
 from __future__ import annotations
 

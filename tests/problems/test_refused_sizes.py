@@ -1,4 +1,4 @@
-"""What host code refuses to launch holds where the line is in the launch's way, and hides no fault else."""
+"""Sizes that host code refuses: the line counts where it is in the launch's way, and hides no fault else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ void run(float* A, float* B, float* C, int M, int N, int K) {
 
 
 def test_a_number_that_is_demanded_stays_a_size(tmp_path: Path) -> None:
-    """What follows from it, such as lengths of buffers, follows still."""
+    """Lengths of buffers, and all else that follows from it, follow still."""
     assert check(tmp_path, PRODUCT)[0] == 0
     code, output = check(tmp_path, PRODUCT.replace("k < K", "k <= K"))
     assert code == 1 and "out of bounds" in output, output

@@ -1,4 +1,4 @@
-"""What host code says of a launch that a guess missed: right kernels are clean, and faults in them found."""
+"""Launches of which a guess missed what host code says: right kernels are clean, faults in them found."""
 
 from __future__ import annotations
 
