@@ -104,10 +104,8 @@ def _column_of(map_: Map, at: tuple[int, ...], offsets: tuple[int, ...]) -> Box:
     axes = zip(at[1:-1], map_.lower, map_.upper, offsets, strict=True)
     for axis, (base, low, high, offset) in enumerate(axes, 1):
         step, last = map_.steps[axis], map_.extents[axis] - 1 + high
-        row, first = (
-            (last - low) // step + 1,
-            max((last - base) // step + 1, 1),
-        )  # of the latter bases are left
+        row = (last - low) // step + 1  # bases
+        first = max((last - base) // step + 1, 1)  # that are left of the row which this one is in
         later = number - first
         index = np.where(later < 0, base + step * number, low + step * (later % row)) + offset
         address, inside = _along(map_, axis, index, address, inside)

@@ -14,7 +14,7 @@ from harness.kernels.cpp.host import launches, values
 
 _IF = re.compile(r"(?<![\w)])(?<!else )if\s*(\()")  # no branch of another one
 _DEMANDS = re.compile(r"\b\w*(?:assert|ASSERT|CHECK)(?!\w*(?:FALSE|WARN|_NE|_LT|_GT|_LE|_GE))\w*\s*(\()")
-_LEAVES = re.compile(r"\s*(\{)?\s*(?:std\s*::\s*)?(?:return|throw|exit|abort)\b")
+_LEAVES = re.compile(r"\s*(?:std\s*::\s*)?(?:return|throw|exit|abort)\b")
 _INNER = re.compile(r"\b(?:if|for|while|do|switch|case)\b|[{}]|#")
 _LAST = re.compile(r"(?:\A|[;{}])\s*(?:std\s*::\s*)?(?:return|throw|exit|abort)\b[^;]*;\s*\Z")
 _PART = re.compile(r"[\s(]*(\w+)\s*(?:%\s*(\w+)[\s)]*)?([!=]=)\s*(\w+)[\s)]*")
@@ -52,13 +52,10 @@ def _sizes(
     given = {a: p.name for p, a in zip(entry.parameters, launches.passed(launched, entry), strict=True)}
     before = plain[around[-1] + 1 : place] if around else ""
     for one, end in _demanded(before):
-        if (at := _PART.fullmatch(one)) and at[1] in given and at[3] == "==":
-            of, right = known.number(at[2] or at[4]), known.number(at[4])
-            again = re.search(
-                rf"\b{at[1]}\s*(?:[-+*/%&|^]?=(?!=)|<<=|>>=|\+\+|--)|(?:\+\+|--)\s*{at[1]}\b", before[end:]
-            )
-            if of and 0 < of <= _MOST and not again and (right == 0 or not at[2]):
-                yield given[at[1]], of, bool(at[2])
+        if (said := _PART.fullmatch(one)) and said[1] in given and said[3] == "==":
+            of, right = known.number(said[2] or said[4]), known.number(said[4])
+            if of and 0 < of <= _MOST and not _changed(before[end:], said[1]) and (right == 0 or not said[2]):
+                yield given[said[1]], of, bool(said[2])
 
 
 def _changed(behind: str, name: str) -> bool:
@@ -95,7 +92,7 @@ def _demanded(before: str) -> Iterator[tuple[str, int]]:
 
 def _leaves(behind: str) -> bool:
     """Return True where the statement behind an ``if`` leaves the function, whatever else holds."""
-    if (at := _LEAVES.match(behind)) and not at[1]:
+    if _LEAVES.match(behind):
         return True
     opened = behind.lstrip()
     if not opened.startswith("{") or (closed := text.closing(opened, 0)) < 0:
