@@ -12,6 +12,13 @@ __device__ inline void cp_async4(float* to, const float* from, bool there)
                  :: "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0));
 }
 
+// Copy one float, or two that lie at a multiple of 8 bytes.
+template <int FLOATS>
+__device__ inline void cp_async_floats(float* to, const float* from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" :: "r"(shared_address(to)), "l"(from), "n"(4 * FLOATS));
+}
+
 // Copy the first `bytes` of 16 and write zeros after them, between multiples of 16 bytes. What is left out is not read.
 // The copy bypasses L1 (.cg): nobody else on this SM will read the same data.
 __device__ inline void cp_async16_first(void* to, const void* from, int bytes)

@@ -25,12 +25,12 @@ struct Fp32Lines {
     const float* matrix;
     unsigned first;  // line
     int last, ld;    // the last one that exists, counted from `first`
-    bool mapped;
+    bool mapped, pairs;
     const float* from;  // where this thread's part of the next stage begins
 
     __device__ Fp32Lines(const Map& map, const float* matrix, unsigned first, int count, int ld)
         : map(map), matrix(matrix), first(first), last(count - 1 - first), ld(ld),
-          mapped(exists(map) && aligned16(matrix, ld))
+          mapped(exists(map) && aligned16(matrix, ld)), pairs(((unsigned long long)matrix / 4 | ld) % 2 == 0)
     {
     }
 
@@ -43,7 +43,7 @@ struct Fp32Lines {
 
     __device__ bool addresses_fit() const { return mapped || ld <= 0x7fffffff / SIDE; }
     __device__ int whole(int end, int) const { return end; }
-    __device__ void begin(int lane, int k) { from = matrix + (long long)first * ld + k + lane % 8; }
+    __device__ void begin(int lane, int k) { from = matrix + (long long)first * ld + k; }
 
     static __device__ float* place(Memory& to, int line, int k)
     {
@@ -53,15 +53,26 @@ struct Fp32Lines {
     // Copy the tile of a whole stage, unless TMA does, and go on to the next one. Lines past the last one repeat it.
     __device__ void copy(Memory& to, int lane)
     {
-        if (!mapped)
-            #pragma unroll 4
-            for (int i = 0; i < COPIES; ++i) {
-                const int line = lane / 8 + i * (THREADS / 8);
-                const float* at = from + min(line, last) * ld;
-                #pragma unroll
-                for (int k = 0; k < TILE_K; k += 8) cp_async4(place(to, line, lane % 8 + k), at + k, true);
-            }
+        if (!mapped) {
+            if (pairs) copy_lines<2>(to, lane);
+            else copy_lines<1>(to, lane);
+        }
         from += TILE_K;
+    }
+
+    // Eight lanes copy a line, and each one float or two side by side.
+    template <int FLOATS>
+    __device__ void copy_lines(Memory& to, int lane) const
+    {
+        const float* at = from + min(lane / 8, last) * ld + lane % 8 * FLOATS;
+        #pragma unroll 4
+        for (int i = 0; i < COPIES; ++i) {
+            const int line = lane / 8 + i * (THREADS / 8);
+            #pragma unroll
+            for (int k = 0; k < TILE_K; k += 8 * FLOATS)
+                cp_async_floats<FLOATS>(place(to, line, lane % 8 * FLOATS + k), at + k);
+            if (line + THREADS / 8 <= last) at += THREADS / 8 * (long long)ld;  // else once more the same one
+        }
     }
 
     // Copy the tile from k on, of which `left` k exist, unless TMA does.

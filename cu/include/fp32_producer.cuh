@@ -52,14 +52,15 @@ struct Fp32Tile {
     const float* matrix;
     unsigned first;  // row of op(A), or column of op(B)
     int last, ld;    // the last one that exists, counted from `first`
-    bool mapped;
+    bool mapped, pairs;
 
     const float* from;  // where this thread's part of the next stage begins
     int row[KEPT ? COPIES : 1];  // ALONG_K: where its rows begin, from there on
 
     __device__ Fp32Tile(const Map& map, const float* matrix, unsigned first, int count, int ld)
         : map(map), matrix(matrix), first(first), last(count - 1 - first), ld(ld),
-          mapped(!ALONG_K && exists(map) && aligned16(matrix, ld))
+          mapped(!ALONG_K && exists(map) && aligned16(matrix, ld)),
+          pairs(!ALONG_K && SIDE % 64 == 0 && ((unsigned long long)matrix / 4 | ld) % 2 == 0)
     {
     }
 
@@ -86,7 +87,7 @@ struct Fp32Tile {
             if (KEPT)
                 for (int i = 0; i < COPIES; ++i) row[i] = min(lane / 8 + i * (PRODUCERS / 8), last) * ld;
         } else {
-            from = matrix + (long long)(k + lane / 32) * ld + first + lane % 32;
+            from = matrix + (long long)(k + lane / 32) * ld + first;
         }
     }
 
@@ -94,12 +95,13 @@ struct Fp32Tile {
     __device__ void copy(Memory& to, int lane)
     {
         if (ALONG_K && !KEPT) {
+            const float* at = from + min(lane / 8, last) * ld;
             #pragma unroll 4
             for (int i = 0; i < COPIES; ++i) {
                 const int r = lane / 8 + i * (PRODUCERS / 8);
-                const float* at = from + min(r, last) * ld;
                 #pragma unroll
                 for (int k = 0; k < TILE_K; k += 8) cp_async4(&to[lane % 8 + k][r], at + k, true);
+                if (r + PRODUCERS / 8 <= last) at += PRODUCERS / 8 * (long long)ld;  // else once more the same one
             }
             from += TILE_K;
             return;
@@ -111,14 +113,22 @@ struct Fp32Tile {
             from += TILE_K;
             return;
         }
-        if (!mapped) {  // each warp copies rows
-            const float* next = from;
-            #pragma unroll 1  // few registers and little code matter more here
-            for (int i = 0; i < TILE_K; i += PRODUCERS / 32, next += PRODUCERS / 32 * (long long)ld)
-                for (int j = 0; j < SIDE / 32; ++j)
-                    cp_async4(&to[lane / 32 + i][lane % 32 + j * 32], next + j * 32, true);
+        if (!mapped) {
+            if (pairs) copy_rows<2>(to, lane);
+            else copy_rows<1>(to, lane);
         }
         from += (long long)TILE_K * ld;
+    }
+
+    // Each warp copies rows, and each lane one float or two side by side.
+    template <int FLOATS>
+    __device__ void copy_rows(Memory& to, int lane) const
+    {
+        const float* next = from + lane % 32 * FLOATS;
+        #pragma unroll 4  // its instructions compete with products
+        for (int i = 0; i < TILE_K; i += PRODUCERS / 32, next += PRODUCERS / 32 * (long long)ld)
+            for (int j = 0; j < SIDE; j += 32 * FLOATS)
+                cp_async_floats<FLOATS>(&to[lane / 32 + i][lane % 32 * FLOATS + j], next + j);
     }
 
     // Copy the tile from k on, of which `left` k exist, unless TMA does.
