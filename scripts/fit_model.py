@@ -54,8 +54,11 @@ from harness.support import files
 from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
-_SINCE = "--since UTC KERNEL[:odd, :late or :PARAM=VALUE] ...: when kernels changed, such as 2026-11-28T15:30"
+_SINCE = (
+    "--since UTC KERNEL[:odd, :unmapped, :late, :PARAM=VALUE] ...: when they changed, as 2026-11-28T15:30"
+)
 _ODD = ":odd"
+_UNMAPPED = ":unmapped"
 _LATE = ":late"
 _MUCH = 16 << 20  # bytes, with which dependent_launch.cuh calls a launch one that reads much
 _PRIOR = 0.5  # weight of today's constants, in rows
@@ -97,11 +100,11 @@ SINCE: dict[str, Any] = {
     "nargs": "+",
     "action": "append",
     "default": [],
-    "metavar": ("UTC", "KERNEL[:odd, :late or :PARAM=VALUE]"),
+    "metavar": ("UTC", "KERNEL[:odd, :unmapped, :late, :PARAM=VALUE]"),
     "help": "when kernels became what they are, such as 2026-11-28T15:30: their times in records from before "
     "that are earlier ones, or with :odd those of products whose results have rows that begin anywhere, with "
-    ":late those of launches at whose end the next one begins (`dependents_wait`), and with "
-    ":BN=96 those with that parameter",
+    ":unmapped those of operands whose rows do, with :late those of launches at whose end the next one "
+    "begins (`dependents_wait`), and with :BN=96 those with that parameter",
 }
 
 
@@ -137,7 +140,8 @@ def times(
     Of the files `mapped` only draws count whose operands both have tensor maps. Each of `since` is a moment
     in UTC and kernels that changed then: times of them in records from before are `Time.earlier`. Where
     ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes, where
-    ``:late`` does, only if `dependents_wait`, and where ``:BN=96`` does, only with that parameter. Times
+    ``:unmapped`` does, only if rows of an operand are not, where ``:late`` does, only if `dependents_wait`,
+    and where ``:BN=96`` does, only with that parameter. Times
     with a number of stages for which there is no candidate, but one that takes as many as fit, are earlier
     ones, too.
 
@@ -180,6 +184,7 @@ def times(
                     launched = replace(known[key], variant=laid_out, batch=row.get("size", 1))
                     late = dependents_wait(launched, problem, gpu["sms"])
                     kinds = ["", *([_ODD] if odd else []), *([_LATE] if late else [])]
+                    kinds += [_UNMAPPED] if pitches.unmapped else []
                     kinds += [f":{name}={n}" for name, n in params.items()]
                     changed = {one["kernel"] + kind for kind in kinds} & older
                     seen |= changed

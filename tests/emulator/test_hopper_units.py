@@ -84,7 +84,7 @@ BOX = """const __grid_constant__ Map in, const __grid_constant__ Map out {
     expect(&full, sizeof s);
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%3, %4, %5}], [%2];" :: "r"(at(s)), "l"(&in), "r"(at(&full)),
-                 "r"(-2), "r"(3), "r"(1) : "memory");
+                 "r"(-4), "r"(3), "r"(1) : "memory");
     wait(&full, 0);
     asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
                  "[%0, {%2, %3, %4}], [%1];"
@@ -113,7 +113,7 @@ def test_boxes_of_three_extents_are_clipped_filled_and_added(swizzle: int) -> No
 
     assert kinds(run(BOX, tensor(a), tensor(c), block=32)) == set()
     expected = np.ones((3, 4, 8), np.float32)
-    expected[:2, :3, 2:] += a[1:, 3:, :6]
+    expected[:2, :3, 4:] += a[1:, 3:, :4]
     assert (c == expected).all()
 
 
@@ -125,7 +125,7 @@ def test_a_tensor_map_may_be_in_global_memory() -> None:
         init(&full, 1); fence_init(); expect(&full, sizeof s);
         asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
                      "[%0], [%1, {%3, %4}], [%2];"
-                     :: "r"(at(s)), "l"(in), "r"(at(&full)), "r"(4), "r"(OF) : "memory");
+                     :: "r"(at(s)), "l"(in), "r"(at(&full)), "r"(FROM), "r"(OF) : "memory");
       }
       __syncthreads();
       wait(&full, 0);
@@ -135,12 +135,18 @@ def test_a_tensor_map_may_be_in_global_memory() -> None:
     tensor = TensorMap(
         array=a, element="FLOAT32", extents=(12, 8), strides=(48,), box=(8, 4), name="a"
     )  # fmt: skip
-    assert kinds(run(body.replace("OF", "2"), tensor, c, block=32)) == set()
+    body = body.replace("OF", "2")
+    assert kinds(run(body.replace("FROM", "4"), tensor, c, block=32)) == set()
     assert (c.reshape(4, 8) == a[2:6, 4:]).all()
     found = run(
-        body.replace('"l"(in)', '"l"((char*)in + 8)').replace("OF", "2"), tensor, c, block=32
+        body.replace("FROM", "4").replace('"l"(in)', '"l"((char*)in + 8)'), tensor, c, block=32
     )  # none is there
     assert "TMA misuse" in kinds(found)
+    assert kinds(run(body.replace("FROM", "-4"), tensor, c, block=32)) == set()  # zeros first
+    assert (c.reshape(4, 8) == np.pad(a[2:6, :4], ((0, 0), (4, 0)))).all()
+    for begin in ("5", "6", "-1"):  # 20, 24 and -4 bytes: illegal instructions on a card
+        found = run(body.replace("FROM", begin), tensor, c, block=32)
+        assert any("no multiple of 16" in str(f) for f in found.findings if f.kind == "TMA misuse")
 
 
 @pytest.mark.parametrize(

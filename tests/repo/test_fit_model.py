@@ -330,6 +330,22 @@ def test_times_of_results_with_rows_anywhere_are_earlier_alone() -> None:
         fit_model.times([path], known, since=[[after, "23_wgmma_pipeline:even"]])
 
 
+def test_times_of_operands_with_rows_anywhere_are_earlier_alone() -> None:
+    """All of the kernel where rows of A or B are no multiple of 16 bytes apart, and no others."""
+    path, name = ROOT / "records" / "h200" / "benchmarks" / "regret-41.json.xz", "42_single_floats"
+    known = fit_model.candidates()
+    unmapped = {
+        (f"0 {row['dtype']}", row["index"])
+        for row in record.load(path)["rows"]
+        if any(row[ld] * (2 if row["dtype"] in ("bf16", "fp16") else 4) % 16 for ld in ("lda", "ldb"))
+    }
+    everything = fit_model.times([path], known)
+    found = fit_model.times([path], known, since=[["2026-11-30T23:40", f"{name}:unmapped"]])
+    changed = [time.key[1] == name and time.draw in unmapped for time in everything]
+    assert [t.earlier for t in found] == [t.earlier or c for t, c in zip(everything, changed, strict=True)]
+    assert any(time.key[1] == name and not time.earlier for time in found) and any(changed)
+
+
 def test_times_with_a_parameter_are_earlier_alone() -> None:
     """All of the kernel in tiles of 96 columns, in records from before, and no others."""
     folder, name = ROOT / "records" / "h200" / "benchmarks", "23_wgmma_pipeline"

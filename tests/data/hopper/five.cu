@@ -12,7 +12,7 @@ extern "C" __global__ void k(const __grid_constant__ CUtensorMap in, float* out)
         asm volatile(
             "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
             "[%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(smem_u32(s)),
-            "l"(&in), "r"(smem_u32(&bar)), "r"(2), "r"(-1), "r"(1), "r"(1), "r"(0)
+            "l"(&in), "r"(smem_u32(&bar)), "r"(4), "r"(-1), "r"(1), "r"(1), "r"(0)
             : "memory");
     }
     __syncthreads();

@@ -62,6 +62,9 @@ class Transfer:
         faults = []
         if self.map is not None:
             faults += [(self.start % 128, f"a box at byte {self.start & _WINDOW_MASK} of shared memory", 128)]
+            if not self.map.im2col:  # "an illegal instruction" on an H200, though PTX names no such rule
+                begin = self.at[0] * self.map.size
+                faults += [(begin % 16, f"a box from index {self.at[0]} of its rows on, byte {begin}", 16)]
         else:
             faults += [(self.start % 16, f"a copy at byte {self.start & _WINDOW_MASK} of shared memory", 16)]
             faults += [
