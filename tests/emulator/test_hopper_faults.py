@@ -386,6 +386,38 @@ FAULTS = [
          "fp32_lines.cuh"),
     ),
     *faults(
+        "20_stream_k",
+        {"BM": 128, "BN": 64, "WM": 32, "SLICES": 2, "TRANSA": 1},
+        {"M": 130, "N": 63, "K": 100, "transa": 1, "lda": 131, "ldb": 66},  # pairs of floats of B alone
+        ("two floats are copied where one lies alone",
+         "matrix / 4 | ld) % 2 == 0)\n    {\n    }\n\n    // Called",
+         "matrix / 4) % 2 == 0)\n    {\n    }\n\n    // Called", "fp32_producer.cuh"),
+        ("a lane's pair is its float's", "&to[lane / 32 + i][lane % 32 * FLOATS + j]",
+         "&to[lane / 32 + i][lane % 32 + j]", "fp32_producer.cuh"),
+        ("half of a row is copied", "j < SIDE; j += 32 * FLOATS)", "j < SIDE; j += 64 * FLOATS)",
+         "fp32_producer.cuh"),
+        ("a warp copies its first row again", "next += PRODUCERS / 32 * (long long)ld)", "next += 0)",
+         "fp32_producer.cuh"),
+    ),
+    *faults(
+        "20_stream_k",
+        {"BM": 256, "BN": 64, "BK": 16, "STAGES": 8, "WM": 32},
+        {"M": 200, "N": 64, "K": 100, "lda": 101},  # rows of A are turned as they are copied
+        ("rows past the last one are read", "if (r + PRODUCERS / 8 <= last) at +=", "at +=",
+         "fp32_producer.cuh"),
+    ),
+    *faults(
+        "20_stream_k",
+        {"BM": 64, "WM": 32, "CHUNK": 16, "TRANSB": 1},
+        {"M": 64, "N": 200, "K": 100, "transb": 1, "ldb": 102},  # B has no map, but pairs of floats
+        ("lines past the last one are read", "if (line + THREADS / 8 <= last) at +=", "at +=",
+         "fp32_lines.cuh"),
+        ("a lane's pair is its float's",
+         "place(to, line, lane % 8 * FLOATS + k)", "place(to, line, lane % 8 + k)", "fp32_lines.cuh"),
+        ("half of a line is copied", "k < TILE_K; k += 8 * FLOATS)", "k < TILE_K; k += 16 * FLOATS)",
+         "fp32_lines.cuh"),
+    ),
+    *faults(
         "26_wgmma_split",
         {},
         {"M": 64, "N": 64, "K": 700},
