@@ -9,8 +9,8 @@ import pytest
 
 from emulator.test_mutated_ptx import mutated
 from harness.kernels import text
-from harness.kernels.cpp.source import assembly, decompiled
-from harness.kernels.cpp.source.sums import Sum, computed
+from harness.kernels.cpp.source.ptx import assembly, decompiled
+from harness.kernels.cpp.source.ptx.sums import Sum, computed
 from shared.emulator_kernels import compile_ptx
 
 TRITON = Path(__file__).parents[1] / "data" / "triton"
@@ -40,7 +40,7 @@ def lines(name: str, source: str = SOURCE) -> str:
 
 def test_addresses_and_guards() -> None:
     found = lines("add")
-    assert "(const double* param_0, double* param_1, const unsigned int* param_2, unsigned char* " in found
+    assert "(const double* param_0, double* param_1, const int* param_2, unsigned char* " in found
     assert "int r1 = blockIdx.x * blockDim.x + threadIdx.x;" in found and "if (r1 >= param_4)" in found
     assert "param_1[r1 * 3 + 1] = " in found and "param_3[r1] = " in found
     loaded = next(line for line in found.splitlines() if "param_2[r1]" in line).split("=")[0].strip()

@@ -9,6 +9,13 @@ from dataclasses import dataclass, field
 _BETWEEN = {"and": "&", "xor": "^", "div": "/", "rem": "%", "shl": "<<", "shr": ">>"}
 
 
+_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="} | {
+    "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
+}  # fmt: skip
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_SIZE = re.compile(r"(?:param|stride)_\d\w*")
+
+
 @dataclass(frozen=True)
 class Sum:
     """A value as a sum: factors by what they multiply, a number, and the pointer that it is added to."""
@@ -86,6 +93,15 @@ def computed(base: str, parts: Sequence[str], values: Sequence[Sum]) -> Sum | No
         case _ if base in _BETWEEN:
             return Sum({f"({a.factor()} {_BETWEEN[base]} {b.factor()})": 1})
     return None
+
+
+def compared(a: Sum, by: str, b: Sum) -> str:
+    """Return a comparison as it is written mostly: with a size behind the sign, ``i < n`` for ``n > i``."""
+    sign = _COMPARED.get(by, "==")
+    sizes = [bool(each.terms) and all(map(_SIZE.fullmatch, each.terms)) for each in (a, b)]
+    if sizes == [True, False] and b.terms:
+        return f"{b} {_MIRRORED.get(sign, sign)} {a}"
+    return f"{a} {sign} {b}"
 
 
 def simple(value: Sum) -> bool:
