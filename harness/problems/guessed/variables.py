@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses, includes
 from harness.kernels.cpp.host.launches import Launch
-from harness.kernels.cpp.source.ptx import assembly, conventions, decompiled
+from harness.kernels.cpp.source.ptx import conventions, decompiled
 from harness.kernels.cpp.source.variables.declared import Part, Variable
 from harness.kernels.cpp.source.variables.parameters import Seen
 from harness.kernels.expr import Expr, ExprError
@@ -68,7 +69,8 @@ class Constants:
     seen: Seen
     called: str
     structs: Sequence[tuple[Variable, tuple[Part, ...]]] = ()
-    passed: Sequence[tuple[assembly.Parameter, tuple[conventions.Part, ...]]] = ()
+    passed: Sequence[decompiled.Passed] = ()
+    threads: int = 1  # of a block
 
     @property
     def names(self) -> set[str]:
@@ -206,10 +208,9 @@ def arguments(
                 if not part.declared
             }
             found.append(packed(variable, held))
-    others = iter(found)
+    others, told = iter(found), {**passed, conventions.THREADS: np.int64(constants.threads)}
     return tuple(
-        pointed.assembled(each, passed, whole=p.bytes) if each else next(others)
-        for p, each in constants.passed
+        pointed.assembled(each, told, whole=p.bytes) if each else next(others) for p, each in constants.passed
     ) or (*others,)
 
 
@@ -231,6 +232,7 @@ def of(kernel: Kernel, entry: text.Entry, called: str) -> Constants:
         called=called,
         structs=seen.members(kernel.entry),
         passed=decompiled.passed(kernel.source, kernel.entry) if kernel.language == "ptx" else (),
+        threads=math.prod(e({}) for e in kernel.block),
     )
 
 

@@ -22,6 +22,8 @@ _SCALARS = re.compile(r"(?:\d*complex\d+|[a-z])*")
 _BOUNDS, _ARRAY = (24, 32), 56  # bytes of Warp's structs
 _CUTE = re.compile(r"_tensorptr\w+?gmem(?:align\d+)?o((?:i64|1)+)(?=_)")
 
+THREADS = "blockDim.x"  # stands for the threads of a block among what others follow from
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -96,12 +98,13 @@ def _of_warp(entry: Entry, items: Mapping[str, int]) -> Iterator[tuple[str, tupl
         two = 4 in loaded if first.bytes == _BOUNDS[0] else None
         rank = (2 if two else 1) if two is not None else 4 if 12 in loaded else 3
         lengths = tuple(f"{first.name}_m{4 * d}" for d in range(rank))
+        together = (THREADS,) if re.search(r"\bbar(?:rier)?\.", entry.body) else ()  # tiles are a block's
         yield (
             first.of_entry,
             (
                 *(Part(at=4 * d, type="u32", name=n) for d, n in enumerate(lengths)),
-                Part(at=first.bytes - 16, over=lengths, factor=1),
-                Part(at=first.bytes - 8, factor=1),  # threads of a place
+                Part(at=first.bytes - 16, over=(*lengths, *together), factor=1),
+                Part(at=first.bytes - 8, over=together, factor=1),  # threads of a place
             ),
         )
     for p in (p for p in others if p.bytes == _ARRAY):
