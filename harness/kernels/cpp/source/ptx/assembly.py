@@ -58,7 +58,7 @@ class Entry:
 
 def entries(ptx: str) -> Iterator[Entry]:
     """Yield the entries that a PTX text defines."""
-    plain = _COMMENT.sub(" ", ptx)
+    plain = _COMMENT.sub(" ", ptx).replace(".param::entry", ".param")
     shared = _DYNAMIC.findall(plain)
     for found in _ENTRY.finditer(plain):
         end = plain.find(".entry", found.end())
