@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.kernels.cpp.source.ptx import assembly, conventions, lines
 from harness.kernels.cpp.source.ptx.assembly import STATEMENT, name_of
-from harness.kernels.cpp.source.ptx.kinds import CPP, ELEMENTS, NUMBERS, element, used
+from harness.kernels.cpp.source.ptx.lines import CPP, ELEMENTS, NUMBERS, element, used
 from harness.kernels.cpp.source.ptx.sums import Sum, compared, computed, negated, simple
 
 _REGISTER = re.compile(r"%[\w$]+(?:\.[xyz])?")
