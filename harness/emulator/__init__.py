@@ -21,7 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.emulator.blocks.arguments import Argument, Record, bind, hold
-from harness.emulator.blocks.arguments.variables import bind_textures, first_bytes, own_buffers, point
+from harness.emulator.blocks.arguments.variables import (
+    bind_textures,
+    first_bytes,
+    own_buffers,
+    point,
+    reached,
+)
 from harness.emulator.blocks.delays.loads import Late
 from harness.emulator.blocks.endless.loops import BUDGET
 from harness.emulator.blocks.schedule import SCHEDULES, Schedule
@@ -191,11 +197,7 @@ def emulate(
     objects = {handle: t for handle, t in given.items() if isinstance(handle, int)}
     objects |= handles_of([*(() if isinstance(arguments, bytes) else arguments), *bound.values()])
     placed = {b.name: b.address for b in memory if b.address is not None}
-    module = [
-        v
-        for v in kernel.variables.values()
-        if v.space in ("global", "const") and v.type not in OPAQUE and v.name not in placed
-    ]
+    module = [v for v in reached(kernel, [*(variables or ()), *(records or ())]) if v.name not in placed]
     contents = {v.name: first_bytes(v, variables or {}) for v in module}
     watched: set[int] = set()
     fine, cells = code.fine, False  # see `watch.races`

@@ -18,8 +18,8 @@ from pathlib import Path
 from harness.errors import HarnessError, SpecError, UsageError
 from harness.kernels import spec, text
 from harness.kernels.cpp import calls, guesses, includes
-from harness.kernels.cpp.source import decompiled
 from harness.kernels.cpp.source.anew import instances, lambdas, overloads
+from harness.kernels.cpp.source.ptx import decompiled
 from harness.kernels.expr import Expr
 from harness.kernels.spec import Kernel, Variant
 from harness.support import files as files_of
@@ -166,7 +166,8 @@ def _guessed(
     """Return a kernel without front matter as it may be launched; `include` are the folders of `headers`."""
     whole = decompiled.of(source, path)
     known = text.find(listed := calls.listed(whole, headers), entry)
-    guess = guesses.of(calls.of_host(whole, headers), known, entry, ptx=path.suffix == ".ptx")
+    block = decompiled.block(source, entry) if path.suffix == ".ptx" else None
+    guess = guesses.of(calls.of_host(whole, headers), known, entry, ptx=block)
     return Kernel(
         path=path,
         source=source,

@@ -124,7 +124,7 @@ def read(path: Path) -> str:
         raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
     try:
         str(path).encode()
-        source = files.text(path, most=_MOST)
+        source = files.text(path, most=_MOST).rstrip("\0")  # NVRTC's PTX ends with one, which some keep
     except FileNotFoundError:
         raise UsageError("no such file", where=str(path)) from None
     except UnicodeEncodeError:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
@@ -608,3 +609,17 @@ def test_a_variable_of_the_module_lives_from_launch_to_launch() -> None:
         assert out.tolist() == [0, 2, 4, 6]
     with pytest.raises(EmulatorError, match="scale has 4 bytes, not 8"):
         launch(source, "k", (1,), (4,), out, variables={"scale": np.zeros(8, np.uint8)})
+
+
+def test_variables_that_nothing_reaches_have_no_place() -> None:
+    """Thousands of a template's would take more addresses than a machine gives."""
+    source = """
+    __device__ float read[4] = {1, 2, 3, 4}, behind[4] = {5, 6, 7, 8}, other[4] = {1};
+    __device__ float* pointer = behind;
+    extern "C" __global__ void k(float* out) { out[threadIdx.x] = read[threadIdx.x] + pointer[threadIdx.x]; }
+    extern "C" __global__ void l(float* out) { out[threadIdx.x] = other[threadIdx.x]; }"""
+    out, held = np.zeros(4, np.float32), dict[str, NDArray[np.uint8]]()
+    launch(source, "k", (1,), (4,), out, variables=held)
+    assert out.tolist() == [6, 8, 10, 12] and held.keys() == {"read", "behind", "pointer"}
+    launch(source, "l", (1,), (4,), out, variables=held)
+    assert out.tolist() == [1, 0, 0, 0] and held["read"].view(np.float32).tolist() == [1, 2, 3, 4]

@@ -9,8 +9,8 @@ import pytest
 
 from emulator.test_mutated_ptx import mutated
 from harness.kernels import text
-from harness.kernels.cpp.source import assembly, decompiled
-from harness.kernels.cpp.source.sums import Sum, computed
+from harness.kernels.cpp.source.ptx import assembly, decompiled
+from harness.kernels.cpp.source.ptx.sums import Sum, compared, computed
 from shared.emulator_kernels import compile_ptx
 
 TRITON = Path(__file__).parents[1] / "data" / "triton"
@@ -40,7 +40,7 @@ def lines(name: str, source: str = SOURCE) -> str:
 
 def test_addresses_and_guards() -> None:
     found = lines("add")
-    assert "(const double* param_0, double* param_1, const unsigned int* param_2, unsigned char* " in found
+    assert "(const double* param_0, double* param_1, const int* param_2, unsigned char* " in found
     assert "int r1 = blockIdx.x * blockDim.x + threadIdx.x;" in found and "if (r1 >= param_4)" in found
     assert "param_1[r1 * 3 + 1] = " in found and "param_3[r1] = " in found
     loaded = next(line for line in found.splitlines() if "param_2[r1]" in line).split("=")[0].strip()
@@ -126,3 +126,51 @@ def test_a_long_copy_is_its_first_and_last_element() -> None:
         cp.async.bulk.shared.global [%r1], [%rd1], 65536, [%r2]; ret; }"""
     found = decompiled.cpp(ptx)
     assert found.count("param_0[") == 2 and "param_0[16383]" in found, found
+
+
+def test_what_leads_to_no_address_is_left_out() -> None:
+    source = """extern "C" __global__ void noisy(float* y, int n, int seed) {
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        unsigned r = (i ^ seed) * 747796405u + 2891336453u;
+        r = (r >> 7 ^ r) * 277803737u;
+        if (n > i) y[i] = (r >> 9) * .5f;
+    }"""
+    found = lines("noisy", source)
+    assert "param_2" not in found.partition(")")[2] and "param_0[r1] = " in found
+    assert "(r1 >= param_1)" in found  # the size stands behind the sign
+
+
+@pytest.mark.parametrize(("a", "b", "said"), [("n", "i", "i < n"), ("i", "n", "i > n"), ("n", "", "n > 0")])
+def test_sizes_stand_behind_signs(a: str, b: str, said: str) -> None:
+    known = {"n": Sum({"param_1": 1}), "i": Sum({"r1": 1}), "": Sum()}
+    found = compared(known[a], "gt", known[b])
+    assert found.replace("param_1", "n").replace("r1", "i") == said
+
+
+def test_a_struct_whose_address_a_register_has() -> None:
+    """LLVM moves it, and then loads by the register."""
+    ptx = """.visible .entry k(.param .align 8 .b8 k_param_0[16]) {
+        mov.b64 %rd2, k_param_0; mov.u64 %rd1, %rd2; ld.param::entry.u64 %rd3, [%rd1];
+        ld.param.u32 %r2, [%rd1+8]; mov.u32 %r1, %tid.x; setp.ge.s32 %p1, %r1, %r2; @%p1 bra END;
+        mul.wide.s32 %rd4, %r1, 4; add.s64 %rd5, %rd3, %rd4; st.global.f32 [%rd5], 0f00000000;
+        END: ret; }"""
+    found = decompiled.cpp(ptx)
+    assert "struct k_param_0 { float* m0; int m8;" in found and "(threadIdx.x >= param_0.m8)" in found
+    escaped = decompiled.cpp(ptx.replace("mul.wide", "add.s64 %rd9, %rd1, 8; mul.wide"))
+    assert "struct_of_16_bytes" in escaped
+
+
+def test_loaded_indices_are_integers() -> None:
+    """Triton loads all as bits."""
+    ptx = """.visible .entry k(.param .u64 .ptr .global k_param_0, .param .u64 .ptr .global k_param_1) {
+        ld.param.b64 %rd1, [k_param_0]; ld.param.b64 %rd2, [k_param_1]; ld.global.b32 %r1, [%rd1];
+        mul.wide.s32 %rd3, %r1, 4; add.s64 %rd4, %rd2, %rd3; ld.global.b32 %r2, [%rd4]; ret; }"""
+    assert "(const int* param_0, const float* param_1)" in decompiled.cpp(ptx)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "block"),
+    [(".reqntid 16, 8, 1", (16, 8, 1)), (".maxntid 128, 1, 1", ()), (".maxntid 16, 16", (16, 16)), ("", ())],
+)
+def test_blocks(bounds: str, block: tuple[int, ...]) -> None:
+    assert decompiled.block(f".visible .entry k() {bounds} {{ ret; }}", "k") == block

@@ -64,7 +64,7 @@ def test_blocks_that_are_counted_in_tiles() -> None:
     }"""
     (entry,) = text.entries(source)
     assert not guesses.of(source, entry, "k").grid
-    assert [str(e) for e in guesses.of(source, entry, "k", ptx=True).grid] == ["1"]
+    assert [str(e) for e in guesses.of(source, entry, "k", ptx=()).grid] == ["1"]
 
 
 def test_blocks_that_each_have_an_item_are_no_more_than_others() -> None:

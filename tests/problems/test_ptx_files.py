@@ -83,6 +83,23 @@ def test_more_tiles_than_a_guess_has(tmp_path: Path) -> None:
     assert check_file(TRITON / "tiles.ptx", "--grid", "16")[0] == 0
 
 
+def test_shapes_in_the_text_have_one_block(tmp_path: Path) -> None:
+    """Pallas and TileLang compile for one shape: nothing says how many blocks it has."""
+    path = tmp_path / "turn.ptx"
+    path.write_text(
+        compile_ptx("""extern "C" __global__ void __launch_bounds__(256) turn(const float* x, float* y) {
+            int c = blockIdx.x * 16 + threadIdx.x % 16, r = blockIdx.y * 16 + threadIdx.x / 16;
+            y[c * 32 + r] = x[r * 32 + c];
+        }""")
+    )
+    code, output = check_file(path)
+    assert code == 0 and "--grid 1,1,1" in output, output
+    code, output = check_file(path, "--grid", "2,2")
+    assert code == 0 and "--grid 2,2,1" in output, output
+    code, output = check_file(path, "--grid", "2,3")
+    assert code == 1 and "race" in output, output
+
+
 @pytest.fixture
 def shared_rows(tmp_path: Path) -> Path:
     """The PTX of a kernel with a barrier, and no bounds of its block."""

@@ -14,8 +14,9 @@ from harness.kernels import text
 from harness.kernels.cpp import conditions, includes
 from harness.kernels.cpp.host import launches
 from harness.kernels.cpp.host.values import Values
-from harness.kernels.cpp.source import decompiled, macros
+from harness.kernels.cpp.source import macros
 from harness.kernels.cpp.source.anew import lambdas
+from harness.kernels.cpp.source.ptx import decompiled
 from harness.kernels.cpp.source.variables import parameters
 from harness.kernels.expr import Expr, ExprError
 

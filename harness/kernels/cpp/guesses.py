@@ -68,11 +68,11 @@ def absent(source: str, name: str, given: Collection[str]) -> str:
     return "entry must name a __global__ function, with its namespace and template arguments"
 
 
-def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -> Guess:
+def of(source: str, entry: text.Entry | None, name: str, *, ptx: tuple[int, ...] | None = None) -> Guess:
     """Return the guess for the kernel `name` of a text; `entry` is what the text says of it, if it does.
 
-    Of `ptx` that counts tiles by the number of a block there is one block. In C++ as many as a size has show
-    what is wrong with guards.
+    Of PTX, which may say the block, `ptx`, there is one block where it counts tiles by the number of a block.
+    In C++ as many as a size has show what is wrong with guards.
     """
     launched = launches.of(source, name)
     shared = (launched.shared if launched else None) or 0
@@ -81,12 +81,12 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
         return Guess(block=block, tile=block, grid=_grid(launched, None), shared=shared)
     entry = calls.bounded(read(entry, source, name), source, numbers([source], entry, name))
     steps = _steps(source, entry, name)
-    block = launched.block if launched else calls.with_room(source, name, _block(source, entry, steps, name))
+    said = launched.block if launched else ptx
+    block = said or calls.with_room(source, name, _block(source, entry, steps, name))
     while len(block) > 1 and block[-1] == 1:  # dim3(256, 1, 1) has one dimension
         block = block[:-1]
     axes = "xyz"[: max(len(block), entry.dimensions)][::-1]
-    times = _times(entry, numbers([source], entry, name))
-    whole = zip(axes, entry.tile(block), strict=True)
+    times, whole = _times(entry, numbers([source], entry, name)), zip(axes, entry.tile(block), strict=True)
     tile = tuple(steps.get(axis, n * times.get(axis, 1)) for axis, n in whole)
     if (each := tiles.of_thread(entry.body)) > 1:
         tile = (*tile[:-1], tile[-1] * each)
@@ -94,8 +94,8 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
         tile = (*tile[:-1], max(1, tile[-1] // _WARP))
     grid = _grid(launched, entry)
     if launched is None:
-        one = launches.one_block(source, name)
-        if one or (one is None and not _asks_its_block(source, entry)) or (ptx and tiles.counted(entry)):
+        one, counts = launches.one_block(source, name), ptx is not None and tiles.counted(entry)
+        if one or (one is None and not _asks_its_block(source, entry)) or counts:
             grid = (Expr.parse(1),)
     grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
     host = math.prod(launched.grid + block) if launched and launched.grid else _LONGEST + 1

@@ -97,9 +97,11 @@ def problem_of(kernel: Kernel) -> type[ArrayProblem]:
     usual = sizes.usual(entry, whole, size, threads, numbers, launched) | {
         n: boxed[n] for n in whole if n in boxed
     }
-    from_host = allocated.apart(layouts, types, whole) | allocated.lengths(
-        launched, entry, types, whole, fixed
-    )
+    from_host = {
+        **allocated.apart(layouts, types, whole),
+        **pointed.lengths(constants.passed, types),
+        **allocated.lengths(launched, entry, types, whole, fixed),
+    }
     usual |= tiles.covered(kernel.grid if depth > 1 else (), block, entry, usual)
     derived = sizes.derived(launched, entry, [n for n in whole if n not in fixed])
     usual |= shaped.totals(whole, {}, fixed | usual) | tiles.around(usual, fixed, derived, tiled, entry.body)

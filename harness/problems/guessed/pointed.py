@@ -6,8 +6,9 @@ have one axis for all places of an array, ``lists.data``, that says how many ele
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +19,9 @@ from harness.kernels import text
 from harness.kernels.cpp import elements, extents, members
 from harness.kernels.cpp.host.tensors import Encoded
 from harness.kernels.cpp.host.values import Values
-from harness.problems.protocol import Member, Struct, Table, Tensor
+from harness.kernels.cpp.source.ptx.conventions import Part
+from harness.kernels.expr import Expr
+from harness.problems.protocol import Argument, Member, Struct, Table, Tensor
 
 _GROUPS = 4  # tensor maps behind a pointer
 _MOST, _FEWEST, _ELEMENTS = 1024, 64, 2**22  # pointers in a table, and elements behind all of them
@@ -242,6 +245,36 @@ def argument(
 def array(name: str, tensor: Encoded, count: int) -> Struct:
     """Return an array of tensor maps, each of an operand of its own, as what a pointer leads to."""
     return Struct({f"{name}[{i}]": mapped(f"{name}[{i}]", tensor) for i in range(count)})
+
+
+def assembled(parts: Sequence[Part], held: Mapping[str, Any], *, whole: int) -> Argument:
+    """Return a parameter of PTX of its parts: `whole` bytes of a struct, or 0 of what is one by itself.
+
+    held: the names of operands, and numbers, by the names of parts
+    """
+    found, done = dict[str, Member](), 0
+    for part in parts:
+        number = part.factor * math.prod([int(held[name]) for name in part.over])
+        member: Member = (
+            held.get(part.name, part.name) if part.name else scalar(f"uint{part.type[1:]}", number)
+        )
+        if not whole:
+            return member
+        if part.at > done:
+            found[f"from {done}"] = np.void(bytes(part.at - done))
+        found[f"at {part.at}"], done = member, part.at + int(part.type[1:]) // 8
+    if whole > done:
+        found[f"from {done}"] = np.void(bytes(whole - done))
+    return Struct(found)
+
+
+def lengths(passed: Iterable[tuple[Any, Sequence[Part]]], types: Mapping[str, Any]) -> dict[str, Expr]:
+    """Return the bytes of arrays of several dimensions that a compiler passes with their lengths."""
+    arrays = (part for _, parts in passed for part in parts if part.pointer and len(part.over) > 1)
+    return {
+        part.name: Expr.parse(f"{' * '.join(part.over)} * {part.factor or elements.size(types[part.name])}")
+        for part in arrays
+    }
 
 
 def settled(kind: elements.Type, ties: Sequence[str | int | None]) -> bool:

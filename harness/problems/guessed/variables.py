@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,12 @@ from numpy.typing import NDArray
 from harness.kernels import text
 from harness.kernels.cpp import calls, elements, extents, guesses, includes
 from harness.kernels.cpp.host.launches import Launch
+from harness.kernels.cpp.source.ptx import conventions, decompiled
 from harness.kernels.cpp.source.variables.declared import Part, Variable
 from harness.kernels.cpp.source.variables.parameters import Seen
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
-from harness.problems.guessed import allocated
+from harness.problems.guessed import allocated, pointed
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.guessed.contents import Held
 from harness.problems.protocol import Argument, Member, Struct
@@ -60,12 +62,15 @@ class Constants:
     """The variables that a kernel reads, each with the parts that it reads; `seen` is its text.
 
     `called` is the kernel's body with what it calls, and `structs` those whose members are parameters.
+    `passed` has the parameters of PTX whose compiler passes more than numbers and pointers.
     """
 
     variables: Sequence[tuple[Variable, tuple[Part, ...]]]
     seen: Seen
     called: str
     structs: Sequence[tuple[Variable, tuple[Part, ...]]] = ()
+    passed: Sequence[decompiled.Passed] = ()
+    threads: int = 1  # of a block
 
     @property
     def names(self) -> set[str]:
@@ -187,7 +192,8 @@ def arguments(
     """
     owners = {guesses.axis(p.name): (v, parts) for v, parts in constants.structs for p in parts if p.declared}
     found, done = list[Argument](), set[str]()
-    for p in (p for p in parameters if not p.constant):
+    inside = {part.name for _, each in constants.passed for part in each}
+    for p in (p for p in parameters if not p.constant and p.name not in inside):
         variable, parts = owners.get(p.name, (None, ()))
         if variable is None:
             found.append(passed.get(p.name, p.name))
@@ -202,7 +208,10 @@ def arguments(
                 if not part.declared
             }
             found.append(packed(variable, held))
-    return tuple(found)
+    others, told = iter(found), {**passed, conventions.THREADS: np.int64(constants.threads)}
+    return tuple(
+        pointed.assembled(each, told, whole=p.bytes) if each else next(others) for p, each in constants.passed
+    ) or (*others,)
 
 
 def of(kernel: Kernel, entry: text.Entry, called: str) -> Constants:
@@ -217,7 +226,14 @@ def of(kernel: Kernel, entry: text.Entry, called: str) -> Constants:
         for v, parts in seen.variables(kernel.entry)
         if all((guesses.axis(p.name) in own) if p.declared else p.name == guesses.axis(p.name) for p in parts)
     ]
-    return Constants(variables=known, seen=seen, called=called, structs=seen.members(kernel.entry))
+    return Constants(
+        variables=known,
+        seen=seen,
+        called=called,
+        structs=seen.members(kernel.entry),
+        passed=decompiled.passed(kernel.source, kernel.entry) if kernel.language == "ptx" else (),
+        threads=math.prod(e({}) for e in kernel.block),
+    )
 
 
 def _number(expression: Expr | None, written: str) -> Expr | float | None:

@@ -14,6 +14,7 @@ from harness.emulator.ptx.declarations import OPAQUE, Variable, pointers_of, val
 from harness.emulator.ptx.program import Entry
 from harness.errors import EmulatorError
 
+_WORD = re.compile(r"[\w$%]+")
 _PARAMETERS = "the parameters"  # the buffer that holds them where a kernel takes the address of one
 
 
@@ -29,13 +30,30 @@ def bind_textures(kernel: Entry, textures: Mapping[str, Texture]) -> dict[str, T
             f"no texture or surface reference {unknown[0]!r}", hint=f"The module has {known}."
         )
     text = " ".join(operand for i in kernel.instructions for operand in i.operands) if references else ""
-    used = references & set(re.findall(r"[\w$%]+", text))
+    used = references & set(_WORD.findall(text))
     if unbound := sorted(used - textures.keys()):
         raise EmulatorError(
             f"{kernel.name} reads the texture reference {unbound[0]!r}, which is not bound",
             hint=f"Pass emulate(..., textures={{{unbound[0]!r}: Texture(...)}}), or pass texture objects.",
         )
     return {name: textures[name] for name in used}
+
+
+def reached(kernel: Entry, given: Collection[str]) -> list[Variable]:
+    """Return the variables of the module in memory that a kernel reads, or others that it reads lead to.
+
+    So are those that are `given`. A module of templates has thousands of others.
+    """
+    words = {word for i in kernel.instructions for o in i.operands for word in _WORD.findall(o)}
+    found = dict[str, Variable]()
+    left = [*(words & kernel.variables.keys()), *(n for n in given if n in kernel.variables)]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found[name] = kernel.variables[name]
+            left += [n for _, n, _ in pointers_of(found[name]) if n in kernel.variables]
+    in_memory = (v for v in kernel.variables.values() if v.name in found and v.space in ("global", "const"))
+    return [v for v in in_memory if v.type not in OPAQUE]
 
 
 def own_buffers(kernel: Entry) -> list[Buffer]:
@@ -65,7 +83,8 @@ def point(
     if block is not None:
         octets[block.start - GLOBAL_BASE : block.end - GLOBAL_BASE] = np.frombuffer(space, np.uint8)
         symbols |= {p.name: block.start + p.offset for p in kernel.parameters}
-    for variable in (v for v in kernel.variables.values() if v.name not in placed):
+    lying = {a.name for a in arena.allocations}
+    for variable in (v for v in kernel.variables.values() if v.name in lying and v.name not in placed):
         for offset, name, addend in pointers_of(variable):
             if name not in symbols:
                 raise EmulatorError(

@@ -270,8 +270,11 @@ def _units(length: Expr, size: Expr) -> float:
 def counted(entry: text.Entry) -> bool:
     """Return True where the number of a block is divided by one of tiles, such as ``(n + 63) / 64``.
 
-    How many blocks there are is then what nobody but the host counts: one is never too many.
+    How many blocks there are is then what nobody but the host counts: one is never too many. So it is where
+    a grid of several dimensions has no size among the parameters, as of compilers that know all shapes.
     """
+    if all(p.pointer for p in entry.parameters) and re.search(r"blockIdx\s*\.\s*[yz]", entry.body):
+        return True
     block = text.named(entry.body, r"blockIdx\s*\.\s*x")
     known = {n: v[0] for n, v in extents.assigned(entry.body).items() if len(v) == 1}
 

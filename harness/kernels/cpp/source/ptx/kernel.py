@@ -1,23 +1,17 @@
-"""Write in CUDA C++ what addresses and conditions a PTX text computes: what guesses read of a file of PTX.
-
-It is a text to be read, not compiled: values that lead to no address and no condition are left out, and so is
-what other functions do. Names are those of registers and parameters, ``r3`` for ``%r3`` and ``param_0`` for
-``add_param_0``. Compilers' output is meant: an instruction a statement, registers that are set once.
-"""
+"""Read one entry of PTX: what it computes addresses and conditions from, statement after statement."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from harness.kernels.cpp.source import assembly
-from harness.kernels.cpp.source.assembly import STATEMENT, name_of
-from harness.kernels.cpp.source.sums import Sum, computed, negated, simple
+from harness.kernels.cpp.source.ptx import assembly, conventions, lines
+from harness.kernels.cpp.source.ptx.assembly import STATEMENT, name_of
+from harness.kernels.cpp.source.ptx.lines import CPP, ELEMENTS, NUMBERS, element, used
+from harness.kernels.cpp.source.ptx.sums import Sum, compared, computed, negated, simple
 
 _REGISTER = re.compile(r"%[\w$]+(?:\.[xyz])?")
 _ADDRESS = re.compile(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\w+)\s*)?\]")
@@ -31,45 +25,12 @@ _SPECIAL = {
     )
     for axis in "xyz"
 } | {"%laneid": "(threadIdx.x & 31)", "%warpid": "(threadIdx.x / 32)", "WARP_SZ": "32"}
-_CPP = {  # types of elements by how registers with them are used
-    "f64": "double", "f32": "float", "f16": "__half", "f16x2": "__half", "bf16": "__nv_bfloat16",
-    "bf16x2": "__nv_bfloat16", "b8": "unsigned char", "u8": "unsigned char", "s8": "signed char",
-    "b16": "__half", "u16": "unsigned short", "s16": "short", "b32": "float", "u32": "unsigned int",
-    "s32": "int", "b64": "long long", "u64": "unsigned long long", "s64": "long long",
-}  # fmt: skip
-_NUMBERS = {"u64": "long long", "b64": "long long", "b32": "int", "u32": "int", "b16": "short"}
 _ASKED = "int MaxDynamicSharedMemorySize;"
-_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="} | {
-    "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
-}  # fmt: skip
-_ELEMENTS = dict(  # of tensor maps, by PTX's numbers
-    enumerate(("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32", "f64", "bf16", "f32", "f32"))
-)
-_ATOMICS = ("add", "cas", "exch", "min", "max", "and", "or", "xor", "inc", "dec")
 _MOST = 64  # elements of an access that are written out; of a longer one the first and last are
 _LONGEST = 400  # characters of a value; a longer one is a variable
 
 
-def of(source: str, path: Path) -> str:
-    """Return the CUDA C++ of a kernel's file: its text, or what its PTX computes."""
-    return cpp(source) if path.suffix == ".ptx" else source
-
-
-def target(source: str, path: Path) -> str:
-    """Return the least architecture that a file is for: the target of PTX."""
-    found = (
-        re.search(r"^\s*\.target\s+(sm_\d+[af]?)", source, re.MULTILINE) if path.suffix == ".ptx" else None
-    )
-    return found[1] if found else "sm_75"
-
-
-@functools.lru_cache(maxsize=8)
-def cpp(ptx: str) -> str:
-    """Return the kernels of a PTX text in C++. What it only declares is left out."""
-    return "\n".join(_Kernel(entry).text() for entry in assembly.entries(ptx))
-
-
-class _Kernel:
+class Kernel:
     """One entry: its registers' values while its statements are read, one after the other."""
 
     def __init__(self, entry: assembly.Entry) -> None:
@@ -80,21 +41,23 @@ class _Kernel:
         }
         self._uses = Counter(word for s in self._statements for word in _REGISTER.findall(s))
         self._set = Counter(name for s in self._statements for name in assembly.set_by(s))
-        self._types = dict[str, set[str]]()
-        for s in self._statements:
-            if kind := re.match(r"(?:@\S+ )?\S*?\.(f64|f32|f16x2|f16|bf16x2|bf16)\b", s):
-                for word in _REGISTER.findall(s):
-                    self._types.setdefault(word, set()).add(kind[1])
+        self._types = used(self._statements)
         self._bytes, self._kinds = dict[str, int](), dict[str, set[str]]()
         self._written = set[str]()
         self._values, self._lines = dict[str, Sum | str](), list[str]()
         self._made, self._extents = "", list[str]()
-        known = {p.of_entry: assembly.members(entry, p) for p in entry.parameters if p.bytes}
+        self.parts, self._items = conventions.of(entry, {}), dict[str, int]()
+        known = {
+            p.of_entry: assembly.members(entry, p)
+            for p in entry.parameters
+            if p.bytes and p.of_entry not in self.parts
+        }
         self._structs = {name: members for name, members in known.items() if members}
 
     def text(self) -> str:
         """Return the function. It is read twice: the second time with the sizes of elements."""
         for _ in range(2):
+            self.parts = conventions.of(self._entry, self._items)
             self._values, self._lines = {}, [f"{name_of(n)};" for n in self._entry.dynamic]
             for statement in self._statements:
                 # Where operands are missing the assembler says so.
@@ -106,21 +69,31 @@ class _Kernel:
             map(self._struct, (p for p in self._entry.parameters if p.of_entry in self._structs))
         )
         head = f" __launch_bounds__({self._entry.threads})" if self._entry.threads else ""
-        listed = ", ".join(map(self._declared, self._entry.parameters))
-        body = "\n".join(f"    {line}" for line in self._lines)
+        listed = ", ".join(part for p in self._entry.parameters for part in self._declared(p))
+        body = "\n".join(f"    {line}" for line in lines.needed(self._lines))
         whole = f"{shared}__global__ void{head} {self._entry.name}({listed})\n{{\n{body}\n}}\n"
-        for name in (p.name for p in self._entry.parameters):
-            if name not in self._bytes and f"{name}." not in body and _strides(name, body):
+        for name in (p.name for p in self._entry.parameters if p.of_entry not in self.parts):
+            if name not in self._bytes and f"{name}." not in body and lines.strides(name, body):
                 whole = re.sub(rf"\b{name}\b", name.replace("param", "stride"), whole)
         return whole
 
-    def _declared(self, p: assembly.Parameter) -> str:
-        """Return the declaration of a parameter: a pointer if something is loaded or stored there."""
+    def _declared(self, p: assembly.Parameter) -> list[str]:
+        """Return the declaration of a parameter, or of its parts that follow from no others."""
+        if p.of_entry in self.parts:
+            parts = (part for part in self.parts[p.of_entry] if part.name)
+            return [
+                self._pointer(part.name) if part.pointer else f"{NUMBERS[part.type]} {part.name}"
+                for part in parts
+            ]
         if p.name in self._bytes or p.pointer:
-            return f"{'' if p.name in self._written else 'const '}{self._element(p.name)}* {p.name}"
+            return [self._pointer(p.name)]
         if p.of_entry in self._structs:
-            return f"{self._entry.name}_{p.name} {p.name}"
-        return f"struct_of_{p.bytes}_bytes {p.name}" if p.bytes else self._number(p.type, p.name, p.name)
+            return [f"{self._entry.name}_{p.name} {p.name}"]
+        return [f"struct_of_{p.bytes}_bytes {p.name}" if p.bytes else self._number(p.type, p.name, p.name)]
+
+    def _pointer(self, name: str) -> str:
+        """Return the declaration of a pointer."""
+        return f"{'' if name in self._written else 'const '}{self._element(name)}* {name}"
 
     def _struct(self, p: assembly.Parameter) -> str:
         """Return the declaration of a struct by value, with what is loaded from it as members."""
@@ -137,17 +110,14 @@ class _Kernel:
         """Return the declaration of a number as `name`: floating-point if registers with its value are."""
         if kind == "b32" and any("f32" in self._types.get(r, ()) for r in self._held(value)):
             return f"float {name}"
-        return f"{_NUMBERS.get(kind) or _CPP.get(kind, 'int')} {name}"
+        return f"{NUMBERS.get(kind) or CPP.get(kind, 'int')} {name}"
 
     def _held(self, name: str) -> Iterator[str]:
         return (r for r, value in self._values.items() if isinstance(value, Sum) and str(value) == name)
 
     def _element(self, name: str) -> str:
-        """Return the type of what a pointer leads to: as its values are used, else as they are loaded."""
-        kinds = self._kinds.get(name, {"b32"})
-        order = [k for k in _CPP if k in kinds and not k.startswith("b")] + [k for k in _CPP if k in kinds]
-        fitting = [k for k in order if int(re.findall(r"8|16|32|64", k)[0]) == 8 * self._bytes.get(name, 4)]
-        return _CPP[(fitting or order or ["b8"])[0]]
+        """Return the type of what a pointer leads to."""
+        return element(self._kinds.get(name, {"b32"}), self._bytes.get(name, 4))
 
     # -- statements
 
@@ -223,13 +193,16 @@ class _Kernel:
         values = others if parts[0] == "st" else loaded
         width = self._touch(at.base, parts, others)
         whole = int(others[0]) if parts[0] == "cp" and others and others[0].isdecimal() else width
-        count = whole * (len(values) if parts[0] in ("ld", "ldu", "st") else 1) // self._bytes[at.base]
+        whole *= len(values) if parts[0] in ("ld", "ldu", "st") else 1
+        count, end = whole // self._bytes[at.base], at.number + whole
+        self._items[at.base] = max(end, self._items.get(at.base, width))
         if count > 1:
             self._lines.append("float4;")  # the places may be multiples
         for n in range(max(1, count)) if count <= _MOST else (0, count - 1):
             place = f"{at.base}[{at.over(self._bytes[at.base]).plus(Sum(number=n))}]"
             value = values[n * len(values) // max(1, count)] if values else ""
-            self._line(self._written_out(parts, place, value, others), condition)
+            given = [self._operand(value)] if parts[0] == "st" else [*map(self._operand, others)]
+            self._line(lines.access(parts, place, value, given), condition)
         for register in loaded:
             self._values[register] = Sum({name_of(register): 1})
 
@@ -241,7 +214,7 @@ class _Kernel:
         elif name == "global_dim":
             self._extents.append(value.factor())
         elif name == "elemtype" and self._made:
-            self._touch(self._made, ["st", _ELEMENTS.get(value.number, "b32")], [])
+            self._touch(self._made, ["st", ELEMENTS.get(value.number, "b32")], [])
         elif "cp_fenceproxy" in parts and self._made and self._extents:
             index = f"i{len(self._extents) - 1}"
             for n in reversed(range(len(self._extents) - 1)):
@@ -251,23 +224,12 @@ class _Kernel:
             if (place := self._place(operands[0])) is not None and place.base:
                 self._touch(place.base, ["st", "b64"], [])  # one for each block, wherever that is
 
-    def _written_out(self, parts: Sequence[str], place: str, value: str, others: Sequence[str]) -> str:
-        """Return an access to one element in C++; `value` is the register that is loaded or stored."""
-        if parts[0] in ("atom", "red"):
-            called = next((p for p in parts if p in _ATOMICS), "add")
-            given = [str(self._operand(r)) for r in others[parts[0] == "atom" :]]
-            name = "CAS" if called == "cas" else called.capitalize()
-            return f"atomic{name}({', '.join([f'&{place}', *given])});"
-        if parts[0] == "st":
-            return f"{place} = {self._operand(value)};"
-        return f"{name_of(value)} = {place};" if value else f"{place};"
-
     def _touch(self, pointer: str, parts: Sequence[str], values: Sequence[str]) -> int:
         """Note how a pointer is used, and return the bytes of an access to one of `values`.
 
         Its narrowest access is an element, and the element's type is what its values are used as.
         """
-        kind = next((p for p in parts if p in _CPP), "b32")
+        kind = next((p for p in parts if p in CPP), "b32")
         if parts[0] in ("atom", "red"):
             kind = kind.replace("b", "u") if kind in ("b32", "b64") else kind  # of flags and locks
         used = {t for register in values for t in self._types.get(register, ())}
@@ -275,7 +237,8 @@ class _Kernel:
         halves = used & {"f16", "f16x2", "bf16", "bf16x2"} and "f32" not in used
         element = 2 if halves else min(width, 4) if "b128" in parts else width
         self._bytes[pointer] = min(element, self._bytes.get(pointer, element))
-        self._kinds.setdefault(pointer, set()).update(used or {kind})
+        fitting = {t for t in used if t[0] not in "us" or t[1:] == str(8 * width)}
+        self._kinds.setdefault(pointer, set()).update(fitting or {kind})
         if parts[0] not in ("ld", "ldu", "cp"):
             self._written.add(pointer)
         return width
@@ -286,9 +249,12 @@ class _Kernel:
         """Return what is loaded from a parameter, as one of several numbers of a kind."""
         found = _ADDRESS.match(place)
         for p in self._entry.parameters:
-            if not found or p.of_entry != found[1] or (p.bytes and p.of_entry not in self._structs):
+            known = not p.bytes or p.of_entry in self._structs or p.of_entry in self.parts
+            if not found or p.of_entry != found[1] or not known:
                 continue
             at = int(found[2] or 0) + number * assembly.bytes_of(kind)
+            if p.of_entry in self.parts:
+                return next((lines.part(part) for part in self.parts[p.of_entry] if part.at == at), None)
             name, kind = (f"{p.name}.m{at}", kind) if p.bytes else (p.name, p.type)
             return Sum(base=name) if p.pointer or kind in ("u64", "b64") else Sum({name: 1})
         return None
@@ -321,7 +287,7 @@ class _Kernel:
             return self._logic(base, operands)
         if base == "setp" and len(operands) > 1:
             a, b = (self._operand(o).as_number() for o in operands[:2])
-            found = f"{a} {_COMPARED.get(parts[1], '==')} {b}"
+            found = compared(a, parts[1], b)
             joined = {"and": "&&", "or": "||"}.get(parts[2])
             return f"{found} {joined} {self._condition(operands[2])}" if joined else found
         if re.fullmatch(r"b?f\d+(?:x2)?", kind) and base != "mov":
@@ -339,11 +305,3 @@ class _Kernel:
         a, *b = map(self._condition, operands)
         joined = {"and": "&&", "or": "||", "xor": "!="}.get(base)
         return f"({a}) {joined} ({b[0]})" if joined and b else a if base == "mov" else None
-
-
-def _strides(name: str, body: str) -> bool:
-    """Return True for a parameter that multiplies indices, and is neither compared nor divided by."""
-    other = r"(?:param|stride)_\d+"
-    times = rf"\b{name} \* (?!{other}\b)[\w(]*[A-Za-z]|[\w.)]*[A-Za-z)][\w.]* \* {name}\b"
-    besides = rf"(?:[<>]=?|[=!]=|[/%]|\b{other} \*) {name}\b|\b{name} (?:[<>!]=?|==|[/%]|\* {other}\b)"
-    return bool(re.search(times, body)) and not re.search(besides, body)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _ENTRY = re.compile(r"\.entry\s+([\w$]+)\s*(?:\(([^)]*)\))?([^{};]*)\{")
-_BOUNDS = re.compile(r"\.(?:maxntid|reqntid)\s+(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+))?")
+_BOUNDS = re.compile(r"\.(maxntid|reqntid)\s+(\d+)\s*(?:,\s*(\d+)\s*)?(?:,\s*(\d+))?")
 _PARAMETER = re.compile(
     r"\.param\s+(?:\.align\s+\d+\s+)?\.(\w+)\s+(\.ptr\b(?:\s*\.\w+)*(?:\s+\d+)?\s+)?([\w$]+)\s*(?:\[\s*(\d+)\s*\])?"
 )
 _DYNAMIC = re.compile(r"\.extern\s+\.shared[^;]*?([\w$]+)\s*\[\s*\]")
 _VECTOR = re.compile(r"\{\s*((?:[%\w$.-]+\s*,\s*)*[%\w$.-]+)\s*\}")
+_MOVED = re.compile(r"\bmov\.[bu]64\s+(%[\w$]+)\s*,\s*(%?[A-Za-z_$][\w$]*)\s*;")
 STATEMENT = re.compile(r"(?:@(!?)\s*([%\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)\Z", re.DOTALL)
 
 
@@ -41,24 +43,28 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """An entry of PTX text: `threads` are those of a block, 0 where that is not said; `dynamic` are the names
-    of shared memory whose size the launch gives; `body` is what stands in its braces.
+    """An entry of PTX text: `threads` are those of a block, 0 where that is not said, and `block` has them by
+    axis where all are needed, or there are several axes; `dynamic` are the names of shared memory whose size
+    the launch gives; `body` is what stands in its braces.
     """
 
     name: str
     parameters: tuple[Parameter, ...]
     threads: int
+    block: tuple[int, ...]
     dynamic: tuple[str, ...]
     body: str
 
 
 def entries(ptx: str) -> Iterator[Entry]:
     """Yield the entries that a PTX text defines."""
-    plain = _COMMENT.sub(" ", ptx)
+    plain = _COMMENT.sub(" ", ptx).replace(".param::entry", ".param")
     shared = _DYNAMIC.findall(plain)
     for found in _ENTRY.finditer(plain):
         end = plain.find(".entry", found.end())
         body, bounds = plain[found.end() : end if end > 0 else len(plain)], _BOUNDS.search(found[3])
+        by_axis = tuple(int(n) for n in bounds.groups()[1:] if n) if bounds else ()
+        structs = {p[3] for p in _PARAMETER.finditer(found[2] or "") if p[4]}
         yield Entry(
             name=found[1],
             parameters=tuple(
@@ -71,10 +77,28 @@ def entries(ptx: str) -> Iterator[Entry]:
                 )
                 for p in _PARAMETER.finditer(found[2] or "")
             ),
-            threads=math.prod(int(n) for n in bounds.groups() if n) if bounds else 0,
+            threads=math.prod(by_axis) if by_axis else 0,
+            block=by_axis if bounds and (bounds[1] == "reqntid" or math.prod(by_axis[1:]) > 1) else (),
             dynamic=tuple(n for n in shared if re.search(rf"(?<![\w$]){re.escape(n)}(?![\w$])", body)),
-            body=body,
+            body=_named(body, structs),
         )
+
+
+def _named(body: str, structs: Collection[str]) -> str:
+    """Return a body that loads from structs by their names, where registers hold their addresses alone."""
+    names, moves = {name: name for name in structs}, list[str]()
+    for at in _MOVED.finditer(body):
+        if at[2] in names:
+            names[at[1]] = names[at[2]]
+            moves.append(at[0])
+    registers = "|".join(re.escape(name) for name in names if name[0] == "%")
+    if not registers:
+        return body
+    loads, others = rf"(ld\.param[^;]*\[\s*)({registers})\b", body
+    for move in moves:
+        others = others.replace(move, "", 1)
+    found = re.sub(loads, lambda at: f"{at[1]}{names[at[2]]}", others)
+    return body if re.search(rf"(?:{registers})\b", found) else found
 
 
 def statements(body: str) -> Iterator[str]:
@@ -96,8 +120,8 @@ def statements(body: str) -> Iterator[str]:
             yield words
 
 
-def members(entry: Entry, parameter: Parameter) -> dict[int, str] | None:
-    """Return the types of a struct by value by their offsets, as an entry loads them; f64 to b8 between them.
+def loaded(entry: Entry, parameter: Parameter) -> dict[int, str] | None:
+    """Return the types of what an entry loads from a struct by value, by their offsets.
 
     None is returned where something else is done with it, as with a tensor map, or an array in it.
     """
@@ -107,9 +131,21 @@ def members(entry: Entry, parameter: Parameter) -> dict[int, str] | None:
     )
     if len(loads) != len(re.findall(rf"(?<![\w$]){of_entry}(?![\w$])", entry.body)):
         return None
+    uses = Counter(re.findall(r"%[\w$]+", entry.body))
     for kind, into, offset in loads:
-        for n in range(len(re.findall(r"%[\w$]+", into))):
-            found[int(offset or 0) + n * bytes_of(kind)] = kind
+        for n, register in enumerate(re.findall(r"%[\w$]+", into)):
+            if uses[register] > 1:  # a vector's other numbers are loaded along with it
+                found[int(offset or 0) + n * bytes_of(kind)] = kind
+    return found
+
+
+def members(entry: Entry, parameter: Parameter) -> dict[int, str] | None:
+    """Return the types of a struct by value by their offsets, as an entry loads them; f64 to b8 between them.
+
+    None is returned where they are not known.
+    """
+    if (found := loaded(entry, parameter)) is None:
+        return None
     at = 0
     for place in (*sorted(found), parameter.bytes):
         if at > place:  # two loads overlap

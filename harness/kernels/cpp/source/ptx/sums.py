@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _BETWEEN = {"and": "&", "xor": "^", "div": "/", "rem": "%", "shl": "<<", "shr": ">>"}
+
+
+_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="} | {
+    "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
+}  # fmt: skip
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_SIZE = re.compile(r"(?:param|stride)_\d\w*")
 
 
 @dataclass(frozen=True)
@@ -32,9 +40,15 @@ class Sum:
     def times(self, other: Sum) -> Sum:
         """Return the product with `other`: each term's where one is a number."""
         if self.terms and other.terms:
-            return Sum({f"{self.factor()} * {other.factor()}": 1})
+            (a, times), (b, more) = self._apart(), other._apart()
+            return Sum({f"{a.factor()} * {b.factor()}": times * more})
         few, many = (self, other) if not self.terms else (other, self)
         return Sum({n: f * few.number for n, f in many.terms.items() if few.number}, many.number * few.number)
+
+    def _apart(self) -> tuple[Sum, int]:
+        """Return the value by what divides all of it, and that, as the bytes of a stride."""
+        by = math.gcd(self.number, *self.terms.values())
+        return Sum({name: factor // by for name, factor in self.terms.items()}, self.number // by), by
 
     def over(self, bytes: int) -> Sum:
         """Return the elements of so many `bytes` each; what is no whole number of them stays a division."""
@@ -75,7 +89,7 @@ def computed(base: str, parts: Sequence[str], values: Sequence[Sum]) -> Sum | No
             return a.times(b).plus(values[2])
         case "shl" if power:
             return a.times(Sum(number=power))
-        case "shr" if parts[-1].startswith("s") and power in (1 << 31, 1 << 63):
+        case "shr" if power in (1 << 31, 1 << 63):
             return Sum()  # the sign, of what is divided by a power of two: sizes have none
         case "shr" | "and" if not a.terms and not a.number:
             return a
@@ -86,6 +100,15 @@ def computed(base: str, parts: Sequence[str], values: Sequence[Sum]) -> Sum | No
         case _ if base in _BETWEEN:
             return Sum({f"({a.factor()} {_BETWEEN[base]} {b.factor()})": 1})
     return None
+
+
+def compared(a: Sum, by: str, b: Sum) -> str:
+    """Return a comparison as it is written mostly: with a size behind the sign, ``i < n`` for ``n > i``."""
+    sign = _COMPARED.get(by, "==")
+    sizes = [bool(each.terms) and all(map(_SIZE.fullmatch, each.terms)) for each in (a, b)]
+    if sizes == [True, False] and b.terms:
+        return f"{b} {_MIRRORED.get(sign, sign)} {a}"
+    return f"{a} {sign} {b}"
 
 
 def simple(value: Sum) -> bool:

@@ -1,0 +1,1 @@
+"""PTX of other compilers as the C++ that computes the same, for guesses to read."""

@@ -1,0 +1,156 @@
+"""How compilers pass what PTX does not know: arrays with lengths and strides, and how far a launch goes.
+
+Numba, Warp and CuTe are told by the names of their entries. Of their arrays the lengths are free, and all
+else follows from these: the strides are those of rows that lie one after another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.kernels.cpp.source.ptx import assembly
+from harness.kernels.cpp.source.ptx.assembly import Entry, Parameter
+
+_NUMBA = re.compile(r"5ArrayI(\d*)([a-z]\w*?)Li(\d)E1([CFA])7mutable7alignedE")
+_ITEMS = {  # bytes by the names of types in those of entries
+    "f": 4, "d": 8, "i": 4, "j": 4, "x": 8, "y": 8, "l": 8, "m": 8, "s": 2, "t": 2, "a": 1, "h": 1, "b": 1,
+    "complex64": 8, "complex128": 16, "float16": 2,
+}  # fmt: skip
+_SCALARS = re.compile(r"(?:\d*complex\d+|[a-z])*")
+_BOUNDS, _ARRAY = (24, 32), 56  # bytes of Warp's structs
+_CUTE = re.compile(r"_tensorptr\w+?gmem(?:align\d+)?o((?:i64|1)+)(?=_)")
+
+THREADS = "blockDim.x"  # stands for the threads of a block among what others follow from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A number or a pointer in a parameter, at a byte of it.
+
+    What follows from others has no name: it is `factor` times the product of those that are called `over`. So
+    are the bytes behind a pointer, where `factor` is that of an element, or 0.
+    """
+
+    at: int
+    type: str = "u64"
+    name: str = ""
+    pointer: bool = False
+    over: tuple[str, ...] = ()
+    factor: int = 0
+
+
+Parts = dict[str, tuple[Part, ...]]  # by the names of parameters in their entry
+
+
+def of(entry: Entry, items: Mapping[str, int]) -> Parts:
+    """Return the parts of the parameters that a compiler is known to pass, by their names in the entry.
+
+    `items` are the bytes of an element by the name of its pointer. Where they are not known yet, Warp's
+    strides have names.
+    """
+    if found := _NUMBA.findall(entry.name):
+        return dict(_of_numba(entry, found))
+    if re.search(r"_cuda_kernel_(?:forward|backward)\Z", entry.name):
+        return dict(_of_warp(entry, items))
+    if entry.name.startswith("kernel_cutlass_"):
+        return dict(_of_cute(entry))
+    return {}
+
+
+def _of_numba(entry: Entry, arrays: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, tuple[Part, ...]]]:
+    """Yield the parameters of arrays: two pointers of Python, items, bytes of one, data, lengths, strides."""
+    between = [_SCALARS.sub(_one_each, part) for part in _NUMBA.split(entry.name)[5::5]]
+    rest = [len(part) if re.fullmatch("s*", part) else -1 for part in between]
+    own = sum(5 + 2 * int(rank) for _, _, rank, _ in arrays)
+    place = len(entry.parameters) - own - sum(rest)  # numbers in front of the first array
+    if place < 0 or -1 in rest or any(kind not in _ITEMS for _, kind, *_ in arrays):
+        return
+    for (_, kind, rank, layout), numbers in zip(arrays, rest, strict=True):
+        several, item = int(rank), _ITEMS[kind]
+        of_array = entry.parameters[place : place + 5 + 2 * several]
+        lengths = [p.name for p in of_array[5 : 5 + several]]
+        inner = [tuple(lengths[d + 1 :] if layout != "F" else lengths[:d]) for d in range(several)]
+        parts = [
+            Part(at=0),
+            Part(at=0),
+            Part(at=0, over=tuple(lengths), factor=1),
+            Part(at=0, factor=item),
+            Part(at=0, name=of_array[4].name, pointer=True, over=tuple(lengths), factor=item),
+            *(Part(at=0, name=length) for length in lengths),
+            *(Part(at=0, over=over, factor=item) for over in inner),
+        ]
+        yield from ((p.of_entry, (part,)) for p, part in zip(of_array, parts, strict=True))
+        place += len(parts) + numbers
+
+
+def _one_each(letters: re.Match[str]) -> str:
+    """Return an ``s`` for each type among those of numbers."""
+    return "s" * len(re.findall(r"\d*complex\d+|[a-z]", letters[0]))
+
+
+def _of_warp(entry: Entry, items: Mapping[str, int]) -> Iterator[tuple[str, tuple[Part, ...]]]:
+    """Yield the bounds of a launch, lengths and their product, and arrays of up to four dimensions."""
+    first, *others = entry.parameters or (Parameter(name="", of_entry="", type="", pointer=False, bytes=0),)
+    loaded = assembly.loaded(entry, first)
+    if first.bytes in _BOUNDS and loaded is not None:
+        two = 4 in loaded if first.bytes == _BOUNDS[0] else None
+        rank = (2 if two else 1) if two is not None else 4 if 12 in loaded else 3
+        lengths = tuple(f"{first.name}_m{4 * d}" for d in range(rank))
+        together = (THREADS,) if re.search(r"\bbar(?:rier)?\.", entry.body) else ()  # tiles are a block's
+        yield (
+            first.of_entry,
+            (
+                *(Part(at=4 * d, type="u32", name=n) for d, n in enumerate(lengths)),
+                Part(at=first.bytes - 16, over=(*lengths, *together), factor=1),
+                Part(at=first.bytes - 8, over=together, factor=1),  # threads of a place
+            ),
+        )
+    for p in (p for p in others if p.bytes == _ARRAY):
+        if (loaded := assembly.loaded(entry, p)) is None:
+            continue
+        rank = max((at % 16 // 4 + 1 for at in loaded if 16 <= at < 48), default=1)
+        names, data = [f"{p.name}_m{16 + 4 * d}" for d in range(rank)], f"{p.name}_m0"
+        item = items.get(data, 4 if items else 0)
+        steps = (
+            Part(at=32 + 4 * d, type="u32", over=tuple(names[d + 1 :]), factor=item)
+            if item
+            else Part(at=32 + 4 * d, type="u32", name=f"{p.name}_m{32 + 4 * d}")
+            for d in range(rank)
+        )
+        yield (
+            p.of_entry,
+            (
+                Part(at=0, name=data, pointer=True, over=tuple(names), factor=item),
+                *(Part(at=16 + 4 * d, type="u32", name=n) for d, n in enumerate(names)),
+                *steps,
+                Part(at=48, type="u32", factor=rank),
+            ),
+        )
+
+
+def _of_cute(entry: Entry) -> Iterator[tuple[str, tuple[Part, ...]]]:
+    """Yield tensors in global memory: a pointer, lengths, and the strides but for that of 1."""
+    structs = [p for p in entry.parameters if p.bytes]
+    layouts = [re.findall("i64|1", strides) for strides in _CUTE.findall(entry.name)]
+    for p, strides in zip(structs, layouts, strict=False):
+        free = [d for d, stride in enumerate(strides) if stride == "i64"]
+        lengths = [f"{p.name}_m{8 + 4 * d}" for d in range(len(strides))]
+        begin = -(-(8 + 4 * len(lengths)) // 8) * 8
+        if (
+            p.bytes != begin + 8 * len(free)
+            or assembly.loaded(entry, p) is None
+            or len(layouts) != len(structs)
+        ):
+            return
+        by_rows = strides[-1] == "1"
+        inner = [tuple(lengths[d + 1 :] if by_rows else lengths[:d]) for d in free]
+        yield (
+            p.of_entry,
+            (
+                Part(at=0, name=f"{p.name}_m0", pointer=True, over=tuple(lengths)),
+                *(Part(at=8 + 4 * d, type="u32", name=n) for d, n in enumerate(lengths)),
+                *(Part(at=begin + 8 * n, over=over, factor=1) for n, over in enumerate(inner)),
+            ),
+        )
