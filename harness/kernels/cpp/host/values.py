@@ -213,7 +213,8 @@ class Values:
 
     def number(self, written: str) -> int | None:
         """Return the value of an integer expression, or None."""
-        written = _plain(_MEMBER.sub(self._member, written)).replace("/", "//")
+        written = _CAST.sub("", _plain(_MEMBER.sub(self._member, written)))
+        written = inlined.rounded_up(written).replace("/", "//")
         try:
             expression = Expr.parse(" ".join(written.split()))
             values = {name: value for name in expression.names if (value := self._named(name)) is not None}

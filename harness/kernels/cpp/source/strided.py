@@ -29,6 +29,7 @@ def direct(body: str, pointer: str) -> str:
 
     ``row[j]`` is ``x[i * stride + j]`` behind ``float* row = x + i * stride;``, if nothing moves ``row``.
     """
+    body = re.sub(rf"\breinterpret_cast\s*<[^<>;]*\*\s*>\s*\(\s*({re.escape(pointer)})\s*\)", r"\1", body)
     given = rf"(?<![\w.]){re.escape(pointer)}\s*(?:\+([^][;,=]*))?|&\s*{re.escape(pointer)}\s*\[([^][;]*)\]"
     alias = re.compile(rf"[\w*&>]\s*\b(\w+)\s*=\s*(?:\([\w\s]+\*\s*\)\s*)?(?:{given})\s*[;,]")
     for at in alias.finditer(body):
