@@ -100,10 +100,10 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: bool = False) -
     grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
     host = math.prod(launched.grid + block) if launched and launched.grid else _LONGEST + 1
     strided = "gridDim" in entry.body and not grid and host <= _STRIDED  # any grid is right
-    if launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
-        grid = tuple(map(Expr.parse, launched.grid))
-    elif launched and not grid and sum(launched.bytes) > _MOST_BYTES and allocated(source, entry, name):
+    if launched and not grid and sum(launched.bytes) > _MOST_BYTES and allocated(source, entry, name):
         grid = (Expr.parse(_BLOCKS),)
+    elif launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
+        grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
 
@@ -249,8 +249,8 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     known = [given[n] for n in own if given[n].isdecimal()]
     known += [str(n) for word in used if instances.THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= calls.MOST_THREADS), 0)
-    if threads and entry.threads == 1 and entry.bounds is None:
-        return (threads,)
+    if entry.threads == 1 and entry.bounds is None and (threads or calls.of_one_thread(source, entry.body)):
+        return (threads or 1,)
     if entry.threads == 1 and entry.bounds is None and (fewer := _held(entry, values)) < entry.block[0]:
         return (fewer,)
     rows = {values.number(step) for axis, step, added in entry.steps if axis == "x" and added}
