@@ -28,6 +28,8 @@ LOCAL_BASE = 1 << 33  # generic address at which local memory begins
 HEAP, HEAP_BYTES = "the heap", 8 << 20  # the buffer that a kernel's malloc takes from
 WORKSPACE = "the grid's barrier"  # the buffer that cooperative groups count blocks in
 GAP = 1 << 20  # unowned bytes between two allocations; they are never touched, so they cost no memory
+_WIDE, _ALL = 1 << 26, 1 << 29  # those behind buffers that lie where we like, and behind all of them together
+_OVERRUN = 4  # times as far as before the next buffer an access is taken to be one past the end
 _MANY = 64  # buffers from which on gaps are most of the arena
 _OF_HEADERS = re.compile(r"_ZN(?:\d+__|4cuda)")
 Private = Callable[[int], tuple[Array, Array]]
@@ -83,11 +85,13 @@ class Arena:
     def __init__(self, buffers: list[Buffer], private: Private | None = None) -> None:
         self.allocations: list[Allocation] = []
         top = GAP
+        apart = max(GAP, min(_WIDE, _ALL // max(1, len(buffers)) // GAP * GAP))
         for index, buffer in enumerate(buffers):
             start = GLOBAL_BASE + top if buffer.address is None else buffer.address
             end, grain = start + buffer.array.nbytes, min(4, buffer.array.itemsize)
             self.allocations.append(Allocation(index, buffer.name, start, end, buffer.initialised, grain))
-            top = start - GLOBAL_BASE + -(-(buffer.array.nbytes + GAP) // GAP) * GAP
+            gap = apart if buffer.address is None else GAP
+            top = start - GLOBAL_BASE + -(-(buffer.array.nbytes + gap) // GAP) * GAP
         lying = sum(b.address is not None for b in buffers) if private else 0
         _check_room(sum(b.array.nbytes for b in buffers[lying:]))
         try:
@@ -159,7 +163,8 @@ class Arena:
         """Return the allocation nearest to an access of `size` bytes, and their distance.
 
         None if there are no allocations. The distance is how many bytes the access starts before the
-        allocation or ends after it. Variables of CUDA's headers are not meant where there are others.
+        allocation or ends after it; before it counts more. Variables of CUDA's headers are not meant where
+        there are others.
         """
         own = [a for a in self.allocations if not _OF_HEADERS.match(a.name)]
 
@@ -167,7 +172,9 @@ class Arena:
             return a.start - address if address < a.start else address + size - a.end
 
         return min(
-            ((a, distance(a)) for a in own or self.allocations), key=lambda pair: pair[1], default=None
+            ((a, distance(a)) for a in own or self.allocations),
+            key=lambda pair: pair[1] * (_OVERRUN if address < pair[0].start else 1),
+            default=None,
         )
 
     def inside(self, addresses: Array, size: int) -> Array:

@@ -93,7 +93,7 @@ class Parameters:
     @functools.cached_property
     def _ends(self) -> dict[str, list[Expr]]:
         """Return what the indices of pointers stay below, by name."""
-        found = {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
+        found = {p.name: [*reach.ends(self.entry.body, p.name, self.numbers)] for p in self.pointers}
         for name in found:
             found[name] += map(Expr.parse, reach.rests(self.entry.body, self.source, name, self.numbers))
         return found
