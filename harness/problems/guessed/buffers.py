@@ -104,6 +104,12 @@ class Parameters:
         return allocated.places(self.launched, self.entry, self.numbers)
 
     @functools.cached_property
+    def _told(self) -> dict[str, int]:
+        """Return the bytes that host code allocates for pointers, where it gives a number."""
+        told = zip(self.entry.parameters, self.launched.bytes if self.launched else (), strict=False)
+        return {p.name: size for p, size in told if size}
+
+    @functools.cached_property
     def _made(self) -> set[str]:
         """Return the pointers that host code allocates, be it as long as nothing tells."""
         bytes_of = self.launched and zip(self.launched.bytes, self.launched.lengths, strict=False)
@@ -230,6 +236,9 @@ class Parameters:
         means = reach.of(self.entry, names, self.whole, self.numbers, self.threads, self.source)
         for name in names:
             count, rest = divmod(reached[name], elements.size(self.types[name]))
+            if not self.whole and reached[name] <= self._told.get(name, 0):  # host code has more than we
+                (more if count <= reach.LONGEST else doubted)[name] = count
+                continue
             if count > reach.LONGEST:
                 continue
             twice = count >= 2 * (first := getattr(problem, name))
