@@ -60,3 +60,9 @@ def kept(found: Sequence[Finding], more: Problem) -> tuple[Finding, ...]:
     """Return what was found without accesses past the ends of buffers that `more` has longer."""
     known = protocol.lengthened(more).keys() | protocol.doubted(more).keys()
     return tuple(f for f in found if f.kind != "out of bounds" or f.variable not in known)
+
+
+def unsure(problem: Problem) -> list[str]:
+    """Return the options that say how long buffers are of which that is in doubt, with what was guessed."""
+    known = protocol.doubted(problem).items()
+    return [f"-a {name}={getattr(problem, name)} ({guessed} guessed)" for name, guessed in known]

@@ -25,7 +25,7 @@ from harness.kernels.spec import Kernel
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
 # missing guard shows. With more than three dimensions an array has up to so many elements.
 _SIZES = {1: 1000, 2: 64, 3: 32}
-_ALONE = 100  # of a kernel of one thread, which may sort by comparing each with each
+_ALONE = 50  # of a kernel of one thread, which may sort by comparing each with each
 _MOST = 2**16
 _TILED = 2**18  # as many as arrays may have so that sizes are no less than a tile
 _BYTES = (
