@@ -19,8 +19,7 @@ from harness.kernels.cpp.source import inlined
 from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
 
-_FEW = 16  # what is no size beside larger numbers
-_ITEMS = 64  # blocks that have an item each, at most
+_FEW, _ITEMS = 16, 64  # what is no size beside larger numbers, and blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _WARP, _STRIDED = 32, 2**13  # the last: threads of a launch whose grid the kernel asks for
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
@@ -272,9 +271,10 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
 def _strided(entry: text.Entry, axis: str, step: int, values: Values) -> int:
     """Return the threads for `step` elements along an axis: fewer if each has some, ``threadIdx.y + j``.
 
-    So it is with ``at + j * width``, rows of a tile from which j is not far.
+    So it is with ``at + j * width``, rows of a tile from which j is not far, and ``threadIdx.x * TN``.
     """
     thread = text.named(entry.body, rf"threadIdx\s*\.\s*{axis}")
+    step = tiles.threads(entry.body, thread, step, values)
     sizes = "|".join(p.name for p in entry.parameters if not p.pointer and axis == "y") or "(?!)"
     for name, apart in re.findall(r"\bfor\s*\([^;]*;[^;]*;\s*(\w+)\s*\+=\s*(\w+)\s*\)", entry.body):
         added = rf"\b(?:{thread})\s*\+\s*{name}\b|\b{name}\s*\+\s*(?:{thread})\b"
