@@ -130,7 +130,7 @@ def with_room(source: str, name: str, block: tuple[int, ...]) -> tuple[int, ...]
 
 
 def of_one_thread(source: str, body: str) -> bool:
-    """Return True where a kernel asks for its block and not for its thread, nor does what it calls.
+    """Return True where a kernel does not ask for its thread, nor does what it calls.
 
     A name that nothing in the text tells may be a function of a header that asks, or a macro.
     """
@@ -138,7 +138,7 @@ def of_one_thread(source: str, body: str) -> bool:
     whole = reached((source,), body)
     foreign = {name for name in _CALLED.findall(whole) if name not in functions} - classes.keys()
     told = all(_TELLS_NOTHING.fullmatch(name) for name in foreign)
-    return "blockIdx" in whole and told and not _ASKS_THREAD.search(whole)
+    return told and not _ASKS_THREAD.search(whole)
 
 
 def dynamic(texts: tuple[str, ...], body: str) -> bool:

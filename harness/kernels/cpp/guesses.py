@@ -120,6 +120,8 @@ def read(entry: text.Entry, source: str, name: str) -> text.Entry:
 
 def _asks_its_block(source: str, entry: text.Entry) -> bool:
     """Return whether a kernel, or what it reaches in its text, asks which block it is in, or may."""
+    if calls.of_one_thread(source, entry.body):
+        return "blockIdx" in calls.reached((source,), entry.body)
     directives = "".join(re.findall(r"(?m)^[ \t]*#(?:\\\n|.)*", source))
     return bool(_GRID.search(calls.reached((source,), entry.body) + directives))
 
@@ -211,12 +213,10 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
 
     One that does not depend on them fits a size of its own, and is not taken, unless it is one block.
     """
-    if launched is None:
+    if launched is None or (entry is None and set(launched.grid) != {1}):
         return ()
-    if set(launched.grid) == {1}:
+    if entry is None or set(launched.grid) == {1}:
         return (Expr.parse(1),)
-    if entry is None:
-        return ()
     entry = axes(entry)
     sizes = {p.name for p in entry.parameters if not p.pointer}
     found = []

@@ -236,13 +236,13 @@ class Parameters:
         means = reach.of(self.entry, names, self.whole, self.numbers, self.threads, self.source)
         for name in names:
             count, rest = divmod(reached[name], elements.size(self.types[name]))
-            if not self.whole and reached[name] <= self._told.get(name, 0):  # host code has more than we
-                (more if count <= reach.LONGEST else doubted)[name] = count
+            twice = count >= 2 * (first := getattr(problem, name))
+            ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
+            if self._unbounded(name, reached[name], ends | shifts):
+                (more if count <= reach.LONGEST else doubted)[name] = count + (rest > 0)
                 continue
             if count > reach.LONGEST:
                 continue
-            twice = count >= 2 * (first := getattr(problem, name))
-            ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
             if not rest and (((twice or not sizes) and count in ends) or count in shifts):
                 more[name] = count
             elif not doubts or any("sizeof" in place for place in extents.places(self.entry.body, name)):
@@ -265,6 +265,17 @@ class Parameters:
         found._aliases = problem._aliases
         longer: ArrayProblem = found
         return longer
+
+    def _unbounded(self, name: str, end: int, ends: set[int]) -> bool:
+        """Return True where nothing says that a buffer is shorter than `end`, in bytes: there are no sizes.
+
+        That is so where host code has more there, or where neither that nor a number in the text ends it.
+        """
+        if self.whole or name in self.lengths:
+            return False
+        if name in self._made:
+            return end <= self._told.get(name, 0)
+        return not self._ends[name] and not reach.near(-(-end // elements.size(self.types[name])), ends)
 
     def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a problem that name its outputs, where pointers have so many elements."""

@@ -133,7 +133,12 @@ def past(elements: int, ends: Iterable[int], guessed: int) -> bool:
     """
     over = elements % guessed if elements <= _OFTEN * guessed else 0
     few = elements - guessed <= _FEW
-    return few or 0 < over <= _OVER * guessed or any(end < elements <= _PAST * end for end in ends)
+    return few or 0 < over <= _OVER * guessed or near(elements, ends)
+
+
+def near(elements: int, ends: Iterable[int]) -> bool:
+    """Return True where a kernel goes a little past one of some ends."""
+    return any(end < elements <= _PAST * end for end in ends)
 
 
 def of(

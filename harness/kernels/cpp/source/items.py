@@ -26,6 +26,10 @@ _BLOCKS = rf"(?:blockIdx\s*\.\s*[yz](?:{_TIMES})+|(?:gridDim\s*\.\s*[xy]\s*\*\s*
 _COUNTED = re.compile(
     rf"{_BLOCKS}\s*\+\s*(?=blockIdx\b|gridDim\b)|(blockIdx\s*\.\s*x)\s*\+\s*{_BLOCKS}(?!\s*\*)"
 )
+_BY_ROWS = re.compile(  # of grids that PyTorch's old kernels have, whose blocks are one thread high
+    r"threadIdx\.y\s*\+\s*blockDim\.y\s*\*\s*\(\s*blockDim\.x\s*\*\s*gridDim\.x\s*\)\s*\*\s*blockIdx\.y"
+)
+_PRODUCT = re.compile(r"\b__u?mul24\s*\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)")
 _ONE = re.compile(r"(?<!\w)\(\s*(blockIdx\s*\.\s*[xyz])\s*\)")
 
 
@@ -151,8 +155,10 @@ def namespaces(before: str) -> Iterator[str]:
 def counted(body: str) -> str:
     """Return a body with ``blockIdx.x`` where it counts all blocks, whatever dimensions a grid has.
 
-    That is ``blockIdx.z * gridDim.x * gridDim.y + blockIdx.y * gridDim.x + blockIdx.x``, in any order.
+    That is ``blockIdx.z * gridDim.x * gridDim.y + blockIdx.y * gridDim.x + blockIdx.x``, in any order. An old
+    ``__mul24(a, b)`` is a product.
     """
+    body = _BY_ROWS.sub("0", _PRODUCT.sub(r"\1 * \2", body))
     for _ in range(2):
         body = _ONE.sub(r"\1", _COUNTED.sub(lambda at: at[1] or "", body))
     return body
