@@ -41,6 +41,7 @@ _TELLS_NOTHING = re.compile(  # statements, C's and CUDA's functions
     r"|(?:std::)?f?(?:abs|min|max|r?sqrt|exp2?|log(?:2|10)?|pow|sin|cos|tan|a?tanh?2?|floor|ceil|round|mod|ma)f?"
     r"|int|float|double|char|bool|unsigned|long|u?int\d+_t|size_t"
 )
+_MACRO = re.compile(r"\b[A-Z][A-Z\d_]{2,}\b")
 _KEPT = 8
 _SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
 MOST_THREADS = 1024  # of a block
@@ -138,6 +139,7 @@ def of_one_thread(source: str, body: str) -> bool:
     whole = reached((source,), body)
     foreign = {name for name in _CALLED.findall(whole) if name not in functions} - classes.keys()
     told = all(_TELLS_NOTHING.fullmatch(name) for name in foreign)
+    told &= all(re.search(rf"\b{name}\s*=\s*[\w.]+\s*[,;}}]", source) for name in _MACRO.findall(whole))
     return told and not _ASKS_THREAD.search(whole)
 
 
