@@ -85,7 +85,7 @@ class Arena:
     def __init__(self, buffers: list[Buffer], private: Private | None = None) -> None:
         self.allocations: list[Allocation] = []
         top = GAP
-        apart = max(GAP, min(_WIDE, _ALL // max(1, len(buffers)) // GAP * GAP))
+        apart = GAP if private else max(GAP, min(_WIDE, _ALL // max(1, len(buffers)) // GAP * GAP))
         for index, buffer in enumerate(buffers):
             start = GLOBAL_BASE + top if buffer.address is None else buffer.address
             end, grain = start + buffer.array.nbytes, min(4, buffer.array.itemsize)
