@@ -110,6 +110,49 @@ int main() {
   sums<<<grid, block>>>(x, y);
 }
 """
+TILES = """constexpr int BM = 32, BN = 64, BK = 8;
+template <int TM, int TN>
+__global__ void product(const float* a, const float* b, float* c, int m, int n, int k) {
+  __shared__ float as[BM][BK], bs[BK][BN];
+  int x = blockIdx.x * BN + threadIdx.x * TN, y = blockIdx.y * BM + threadIdx.y * TM;
+  int own = threadIdx.y * blockDim.x + threadIdx.x, all = blockDim.x * blockDim.y;
+  float sum[TM][TN] = {};
+  for (int t = 0; t < k; t += BK) {
+    for (int i = own; i < BM * BK; i += all) {
+      int row = blockIdx.y * BM + i / BK, col = t + i % BK;
+      as[i / BK][i % BK] = row < m && col < k ? a[row * k + col] : 0;
+    }
+    for (int i = own; i < BK * BN; i += all) {
+      int row = t + i / BN, col = blockIdx.x * BN + i % BN;
+      bs[i / BN][i % BN] = row < k && col < n ? b[row * n + col] : 0;
+    }
+    __syncthreads();
+    for (int i = 0; i < BK; i++)
+      for (int p = 0; p < TM; p++)
+        for (int q = 0; q < TN; q++)
+          sum[p][q] += as[threadIdx.y * TM + p][i] * bs[i][threadIdx.x * TN + q];
+    __syncthreads();
+  }
+  for (int p = 0; p < TM; p++)
+    for (int q = 0; q < TN; q++)
+      if (y + p < m && x + q < n) c[(y + p) * n + x + q] = sum[p][q];
+}
+template __global__ void product<4, 8>(const float*, const float*, float*, int, int, int);
+"""
+MEAN = """__global__ void mean(float* sum, int n) { *sum /= n; }
+"""
+LAYER = """__global__ void layer(const float* x, const float* w, float* y) {
+  int unit = blockIdx.x + 64 * blockIdx.y;
+  y[unit + 9000 * blockIdx.y] = w[unit] * x[unit * 7 + 3];
+}
+"""
+ROWS = """__global__ void doubled(float* y, const float* x, long n) {
+  long i = threadIdx.x + blockDim.x * blockIdx.x;
+  i += threadIdx.y + blockDim.y * (blockDim.x * gridDim.x) * blockIdx.y;
+  if (i >= n) return;
+  y[i] += 2 * x[i];
+}
+"""
 
 
 def check(folder: Path, source: str, *more: str) -> tuple[int, str]:
@@ -132,6 +175,10 @@ slow = pytest.mark.slow
         pytest.param(LONG, "s += a[i] * b[i]", "i += 9, s += a[i] * b[i]", marks=slow, id="long"),
         pytest.param(STRIDES, "to[i * y_stride_n +", "to[i / 2 * y_stride_n +", marks=slow, id="strides"),
         pytest.param(ALONE, "j < n - 1", "j < n", marks=slow, id="alone"),
+        pytest.param(TILES, "    __syncthreads();\n  }\n", "  }\n", marks=slow, id="tiles"),
+        pytest.param(MEAN, "*sum /= n", "sum[threadIdx.x / 2] /= n", marks=slow, id="mean"),
+        pytest.param(LAYER, "y[unit + 9000 * blockIdx.y]", "y[9000 * blockIdx.y]", marks=slow, id="layer"),
+        pytest.param(ROWS, "i >= n", "i > n", marks=slow, id="rows"),
         pytest.param(SHARES, "  __syncthreads();\n", "", marks=slow, id="shares"),
     ],
 )
@@ -170,6 +217,7 @@ def test_a_thread_that_a_function_asks_for_is_seen(tmp_path: Path) -> None:
         ("blockIdx.x + blockIdx.y * gridDim.x * blockDim.x", None),
         ("blockIdx.y * gridDim.x + j", None),
         ("gridDim.y * blockIdx.x + blockIdx.y", None),
+        ("__mul24(blockIdx.x, 128) + i", "blockIdx.x * 128 + i"),
     ],
 )
 def test_what_counts_all_blocks_is_one_index(body: str, plain: str | None) -> None:

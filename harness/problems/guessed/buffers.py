@@ -238,8 +238,9 @@ class Parameters:
             count, rest = divmod(reached[name], elements.size(self.types[name]))
             twice = count >= 2 * (first := getattr(problem, name))
             ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
-            if self._unbounded(name, reached[name], ends | shifts):
-                (more if count <= reach.LONGEST else doubted)[name] = count + (rest > 0)
+            if self._unbounded(name, reached[name], ends | shifts, means):
+                sure = count <= reach.LONGEST and not reach.near(count, ends)
+                (more if sure or count in ends else doubted)[name] = count + (rest > 0)
                 continue
             if count > reach.LONGEST:
                 continue
@@ -266,16 +267,19 @@ class Parameters:
         longer: ArrayProblem = found
         return longer
 
-    def _unbounded(self, name: str, end: int, ends: set[int]) -> bool:
+    def _unbounded(self, name: str, end: int, ends: set[int], means: reach.Reach) -> bool:
         """Return True where nothing says that a buffer is shorter than `end`, in bytes: there are no sizes.
 
-        That is so where host code has more there, or where neither that nor a number in the text ends it.
+        That is so where host code has more there, or where neither that nor a number in the text ends it. An
+        index that nothing multiplies is that of the launch, whose threads have an element each.
         """
         if self.whole or name in self.lengths:
             return False
         if name in self._made:
             return end <= self._told.get(name, 0)
-        return not self._ends[name] and not reach.near(-(-end // elements.size(self.types[name])), ends)
+        count = -(-end // elements.size(self.types[name]))
+        free = not self._ends[name] and bool(means.factors[name] - {"blockDim"})
+        return free and not reach.near(count, ends, reach.LITTLE)
 
     def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a problem that name its outputs, where pointers have so many elements."""

@@ -21,7 +21,7 @@ from harness.problems.guessed import contents
 
 _LARGEST = 4096  # a number of the text that counts elements
 LONGEST = 2**24  # elements
-_PAST, _OVER = 5 / 4, 1 / 32  # of an end, and what is left over of a multiple
+_PAST, LITTLE = 1 / 4, 1 / 32  # of an end, and what is left over of a multiple
 _FEW, _OFTEN = 16, 16  # elements too far that are a little even where few are guessed; multiples of a guess
 _DEEPEST, _LONG = 4, 300  # variables in each other, and characters of what they stand for
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
@@ -133,12 +133,12 @@ def past(elements: int, ends: Iterable[int], guessed: int) -> bool:
     """
     over = elements % guessed if elements <= _OFTEN * guessed else 0
     few = elements - guessed <= _FEW
-    return few or 0 < over <= _OVER * guessed or near(elements, ends)
+    return few or 0 < over <= LITTLE * guessed or near(elements, ends)
 
 
-def near(elements: int, ends: Iterable[int]) -> bool:
+def near(elements: int, ends: Iterable[int], share: float = _PAST) -> bool:
     """Return True where a kernel goes a little past one of some ends."""
-    return any(end < elements <= _PAST * end for end in ends)
+    return any(end < elements <= (1 + share) * end for end in ends)
 
 
 def of(
