@@ -30,8 +30,7 @@ from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, O
 from harness.kernels.arch import SMS
 from harness.launch.builds import Built, Progress
 from harness.launch.emulated import Memory, Options, launch
-from harness.launch.further import explained, further, judged, late, with_zeros
-from harness.launch.longer import kept, lengthened, longest
+from harness.launch.further import explained, further, judged, kept, late, lengthened, longest, with_zeros
 from harness.launch.sequence import run as sequence
 from harness.problems import checks
 from harness.problems.protocol import (

@@ -112,7 +112,7 @@ class Patience:
 
 def doubts(rows: Iterable[Measurement]) -> list[str]:
     """Return the buffers whose lengths are in doubt, for each kernel once, with what was guessed first."""
-    from harness.launch.longer import unsure
+    from harness.launch.further import unsure
 
     found = dict[tuple[str, str], str]()
     for row in rows:

@@ -19,7 +19,7 @@ from harness.bench.row import EXPECTED, FAILURES, UNCHECKED, Measurement
 from harness.emulator import Source
 from harness.errors import BuildError, HarnessError
 from harness.launch.builds import Skipped
-from harness.launch.longer import unsure
+from harness.launch.further import unsure
 
 Level = str  # SARIF's: error, warning, note
 _SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
