@@ -84,7 +84,8 @@ class Arena:
     def __init__(self, buffers: list[Buffer], private: Private | None = None) -> None:
         self.allocations: list[Allocation] = []
         top = GAP
-        apart = GAP if private else max(GAP, min(_WIDE, _ALL // max(1, len(buffers)) // GAP * GAP))
+        lie = any(buffer.address is not None for buffer in buffers)
+        apart = GAP if lie or private else max(GAP, min(_WIDE, _ALL // max(1, len(buffers)) // GAP * GAP))
         for index, buffer in enumerate(buffers):
             start = GLOBAL_BASE + top if buffer.address is None else buffer.address
             end, grain = start + buffer.array.nbytes, min(4, buffer.array.itemsize)
