@@ -27,7 +27,8 @@ exit with INCONCLUSIVE_EXIT (3) and raise nothing.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 INCONCLUSIVE_EXIT = 3
@@ -104,10 +105,12 @@ class InspectError(HarnessError):
 class EmulatorError(HarnessError):
     """The emulator cannot run this PTX; `where` is a line of the kernel's source or of its PTX.
 
-    `findings` holds what it had found by then: the cause of an endless loop is often among it.
+    `findings` holds what it had found by then: the cause of an endless loop is often among it, and `reached`
+    how far it had gone past the ends of buffers.
     """
 
     findings: tuple[Any, ...] = ()
+    reached: Mapping[str, int] = MappingProxyType({})
 
 
 class NotEnded(EmulatorError):

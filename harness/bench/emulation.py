@@ -30,15 +30,13 @@ from harness.errors import EmulatorError, HarnessError, NeedsGpu, OutOfMemory, O
 from harness.kernels.arch import SMS
 from harness.launch.builds import Built, Progress
 from harness.launch.emulated import Memory, Options, launch
-from harness.launch.further import explained, further, judged, late, with_zeros
-from harness.launch.kernel import grid
+from harness.launch.further import explained, further, judged, kept, late, lengthened, longest, with_zeros
 from harness.launch.sequence import run as sequence
 from harness.problems import checks
 from harness.problems.protocol import (
     Axes,
     Problem,
     Reference,
-    longer,
     mistaken,
     outputs,
 )
@@ -58,7 +56,6 @@ __all__ = [
     "rows",
 ]
 
-_LONGER = 3  # launches with longer buffers
 _MANY = 8  # with fewer rows than this, starting processes takes longer than emulating
 _OTHER = {"lockstep": "warp-serial", "early": "late", "late": "early"}  # lockstep for all others
 MATRIX = ("mma", "wmma.mma", "wgmma.mma_async", "tcgen05.mma")
@@ -207,13 +204,19 @@ def _alone(
     variant, memory = built.variant, memory or Memory()
     try:
         run, arrays = launch(built, problem, inputs, options, memory)
-        if again := _longer(built, problem, options, run, _LONGER):
-            problem, inputs, memory, run, arrays = again
+        problem, inputs, memory, run, arrays = longest(
+            built,
+            (problem, inputs, memory, run, arrays),
+            options,
+            lambda more: _inputs(more, options.seed)[0],
+        )
     except NeedsGpu as e:
         return Measurement.failed_with(built, problem, e, REFUSED)
     except (HarnessError, MemoryError) as e:
-        failed = Measurement.failed_with(built, problem, e)
         seen = e.findings if isinstance(e, EmulatorError) else ()
+        if isinstance(e, OutOfTime) and (more := lengthened(built, problem, e.reached, options)):
+            problem, seen = more, kept(seen, more)
+        failed = Measurement.failed_with(built, problem, e)
         if isinstance(e, OutOfTime):
             ended = LATE if all(f.benign and not options.strict for f in seen) else FAILED
             failed = replace(failed, status=ended)
@@ -254,29 +257,6 @@ def _alone(
         return found.repeated(Repeats.of(bits, _again(built, problem, inputs, options)))
     except (HarnessError, MemoryError) as e:
         return replace(found, status=ERROR, error=str(e) or "host memory is exhausted")
-
-
-def _longer(
-    built: Built, problem: Problem, options: Options, run: Emulation, most: int
-) -> tuple[Problem, dict[str, NDArray[Any]], Memory, Emulation, dict[str, NDArray[Any]]] | None:
-    """Launch a kernel with guessed arguments again where a buffer is longer than guessed, so often at `most`.
-
-    A buffer that is as long as its kernel goes may lead to others.
-
-    Return the problem, its inputs, and what the launch left; None where nothing is longer, or where that
-    launch does not end: then what the first one has found is told.
-    """
-    shape = grid(built.variant, problem, sms=options.sms) if run.reached else ()
-    if (more := longer(problem, run.reached, shape, options.doubts)) is None:
-        return None
-    memory = Memory()
-    try:
-        inputs, _ = _inputs(more, options.seed)
-        run, arrays = launch(built, more, inputs, options, memory)
-        again = _longer(built, more, options, run, most - 1) if most > 1 else None
-        return again or (more, inputs, memory, run, arrays)
-    except (HarnessError, MemoryError):
-        return None
 
 
 def _again(

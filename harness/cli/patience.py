@@ -112,13 +112,12 @@ class Patience:
 
 def doubts(rows: Iterable[Measurement]) -> list[str]:
     """Return the buffers whose lengths are in doubt, for each kernel once, with what was guessed first."""
-    from harness.problems.protocol import doubted
+    from harness.launch.further import unsure
 
     found = dict[tuple[str, str], str]()
     for row in rows:
-        for name, old in doubted(row.problem).items():
-            new = getattr(row.problem, name)
-            found.setdefault((row.label, name), f"{row.label}, -a {name}={new} ({old} guessed)")
+        for option in unsure(row.problem):
+            found.setdefault((row.label, option.partition("=")[0]), f"{row.label}, {option}")
     return [*found.values()]
 
 

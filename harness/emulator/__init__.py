@@ -245,7 +245,7 @@ def emulate(
             watched.add(request.index)
             continue
         except EmulatorError as error:
-            error.findings = launch.findings.all()
+            error.findings, error.reached = launch.findings.all(), launch.findings.ends
             raise
         finally:
             launch.let_go()

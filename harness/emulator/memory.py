@@ -27,8 +27,9 @@ WINDOW = 18  # bits of an address within the shared memory of one block of a clu
 LOCAL_BASE = 1 << 33  # generic address at which local memory begins
 HEAP, HEAP_BYTES = "the heap", 8 << 20  # the buffer that a kernel's malloc takes from
 WORKSPACE = "the grid's barrier"  # the buffer that cooperative groups count blocks in
-GAP = 1 << 20  # unowned bytes between two allocations; they are never touched, so they cost no memory
-_MANY = 64  # buffers from which on gaps are most of the arena
+# Unowned bytes between two allocations, which cost no memory; those where we place them; and all of these.
+GAP, _WIDE, _ALL = 1 << 20, 1 << 26, 1 << 29
+_MANY, _OVERRUN = 64, 4  # buffers whose gaps are most of the arena; how much less is before one than past one
 _OF_HEADERS = re.compile(r"_ZN(?:\d+__|4cuda)")
 Private = Callable[[int], tuple[Array, Array]]
 UNIT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
@@ -83,11 +84,13 @@ class Arena:
     def __init__(self, buffers: list[Buffer], private: Private | None = None) -> None:
         self.allocations: list[Allocation] = []
         top = GAP
+        lie = any(buffer.address is not None for buffer in buffers)
+        apart = GAP if lie or private else max(GAP, min(_WIDE, _ALL // max(1, len(buffers)) // GAP * GAP))
         for index, buffer in enumerate(buffers):
             start = GLOBAL_BASE + top if buffer.address is None else buffer.address
             end, grain = start + buffer.array.nbytes, min(4, buffer.array.itemsize)
             self.allocations.append(Allocation(index, buffer.name, start, end, buffer.initialised, grain))
-            top = start - GLOBAL_BASE + -(-(buffer.array.nbytes + GAP) // GAP) * GAP
+            top = start - GLOBAL_BASE + -(-(buffer.array.nbytes + apart) // GAP) * GAP
         lying = sum(b.address is not None for b in buffers) if private else 0
         _check_room(sum(b.array.nbytes for b in buffers[lying:]))
         try:
@@ -158,17 +161,12 @@ class Arena:
     def nearest(self, address: int, size: int) -> tuple[Allocation, int] | None:
         """Return the allocation nearest to an access of `size` bytes, and their distance.
 
-        None if there are no allocations. The distance is how many bytes the access starts before the
-        allocation or ends after it. Variables of CUDA's headers are not meant where there are others.
+        None if there are none. The distance is how many bytes the access starts before it or ends after it,
+        which is likelier. Variables of CUDA's headers are not meant where there are others.
         """
-        own = [a for a in self.allocations if not _OF_HEADERS.match(a.name)]
-
-        def distance(a: Allocation) -> int:
-            return a.start - address if address < a.start else address + size - a.end
-
-        return min(
-            ((a, distance(a)) for a in own or self.allocations), key=lambda pair: pair[1], default=None
-        )
+        own = [a for a in self.allocations if not _OF_HEADERS.match(a.name)] or self.allocations
+        pairs = ((a, a.start - address if address < a.start else address + size - a.end) for a in own)
+        return min(pairs, key=lambda at: at[1] * (_OVERRUN if address < at[0].start else 1), default=None)
 
     def inside(self, addresses: Array, size: int) -> Array:
         """Return, per lane, whether the `size` bytes at its address lie within one allocation."""

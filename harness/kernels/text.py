@@ -265,9 +265,9 @@ def declared_at(text: str, begin: int, after: int) -> Entry | None:
         defaults=tuple(p.partition("=")[2].strip() for p in given),
         bounds=bounds,
         flat=frozenset(
-            axis for axis in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{axis}\b", text)
+            a for a in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{a}\b", items.counted(text))
         ),
-    ).with_body(own)
+    ).with_body(items.counted(own))
 
 
 def dimensions(body: str, index: str) -> int:

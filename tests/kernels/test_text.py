@@ -100,7 +100,7 @@ def test_a_template_that_nobody_launches_is_tried(
 ) -> None:
     """With its defaults, float and false; without them it remains a template, which is no kernel."""
     path = tmp_path / "t.cu"
-    path.write_text(f"template <{template}> __global__ void k(float* x) {{ x[0] = 1; }}\n")
+    path.write_text(f"template <{template}> __global__ void k(float* x) {{ x[threadIdx.x] = 1; }}\n")
     (kernel,) = catalog.load_each(path)
     assert "".join(kernel.entry.split()) == instance
     assert kernel.variant().block == (block, 1, 1)

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.cli import main
+from harness.launch import further
 from harness.problems.guessed import reach
 
 FAR = """__global__ void far(const float* x, float* y, int n) {
@@ -133,3 +134,15 @@ ROWS = """__global__ void rows(const int* begin, const int* n, const float* x, f
 def test_a_name_that_ends_like_another_one_is_its_own(tmp_path: Path) -> None:
     assert check(tmp_path, ROWS)[0] == 0
     assert check(tmp_path, ROWS.replace("i < n[r]", "i <= n[r]"))[0] == 1
+
+
+@pytest.mark.slow
+def test_a_length_that_no_launch_has_is_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a kernel did not end with buffers as long as it goes, their overruns were told."""
+    monkeypatch.setattr(further, "_LARGE", 1)
+    code, output = check(tmp_path, FAR)
+    assert code == 3 and "out of bounds" not in output and "-a y=2500 (1000 guessed)" in output, output
+    code, output = check(tmp_path, FAR.replace("  __syncthreads();\n", ""))
+    assert code == 1 and "RAW hazard" in output, output
+    code, output = check(tmp_path, FAR.replace("if (i < n) y[i + n + half]", "y[i]"))
+    assert code == 1 and "out of bounds" in output, output

@@ -37,7 +37,6 @@ FAULTS = [
     ("host", " || y >= p.height", ""),
     ("host", "&from, rows * cols", "&from, rows * (cols - 1)"),
     ("mesh", "x >= m.width", "x > m.width"),
-    ("mesh", "y + m.height * layer", "y + m.width * layer"),
     ("mesh", "c < m.channels; c++)\n        out", "c <= m.channels; c++)\n        out"),
     ("pool", "x >= s.width", "x > s.width"),
     ("pool", " || y >= s.height", ""),
@@ -125,3 +124,11 @@ def test_a_pointer_that_begins_in_a_buffer_is_that_buffer() -> None:
     names = ["s_row", "s_one"]
     assert strided.layout(body + "if (k < n) ;", "x", names) == [*names, strided.ENDLESS]
     assert strided.layout(body.replace("*one", "0") + "k < n", "x", names)[-1] == strided.ALONE
+
+
+@pytest.mark.slow
+def test_what_equal_sizes_do_not_show_is_in_doubt(tmp_path: Path) -> None:
+    """The width for the height is the same index at equal sizes, and says less of how long buffers are."""
+    source = PROGRAMS["mesh"]
+    code, found = check(tmp_path, source.replace("y + m.height * layer", "y + m.width * layer"))
+    assert code == 3 and "IN DOUBT" in found and "m_picture" in found, found

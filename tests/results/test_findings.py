@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, Measurement
+from harness.bench.row import ERROR, EXPECTED, FAILED, OK, REFUSED, UNVERIFIED, Measurement
 from harness.emulator import Emulation, Finding, Source
 from harness.errors import BuildError
 from harness.kernels import catalog
@@ -115,6 +115,15 @@ def test_sarif_has_what_code_scanning_reads(built: Built) -> None:
         assert other["physicalLocation"]["artifactLocation"]["uri"] == "half.hpp"
     assert run["results"][0]["suppressions"], "marked as broken: shown, but not open"
     assert findings._location("a b/ü.cu", 1)["physicalLocation"]["artifactLocation"]["uri"] == "a%20b/ü.cu"
+
+
+def test_junit_skips_what_is_in_doubt(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a passed case, where `check` exits with 3; one with a finding is a failure all the same."""
+    monkeypatch.setattr(Gemm, "_doubted", {"K": 2}, raising=False)
+    suite = ElementTree.fromstring(findings.junit([row(built, UNVERIFIED), row(built, FAILED, RACE)]))
+    assert suite.attrib["skipped"] == suite.attrib["failures"] == "1"
+    skipped = suite.find("testcase/skipped")
+    assert skipped is not None and skipped.attrib["message"].endswith("-a K=4 (2 guessed)")
 
 
 def test_junit_counts_and_survives_control_characters(built: Built) -> None:

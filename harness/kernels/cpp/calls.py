@@ -34,6 +34,15 @@ _CALLED = re.compile(r"\b(\w+)\s*+(?:<[^;{}()]*>\s*+)?\(")
 _DYNAMIC = re.compile(  # extern float __shared__ x[] is as good
     r"\bextern\s+(?:__align__\s*\([^)]*\)\s*|\w+\s+){0,3}?__shared__[^;{}]*?\b(\w+)\s*\[\s*\]"
 )
+_ASKS_THREAD = re.compile(
+    r"threadIdx|blockDim|__shared__|__sync|thread|lane|tid\b|\b(?:asm|cg|cooperative_groups|cub)\b"
+)
+_TELLS_NOTHING = re.compile(  # statements, C's and CUDA's functions
+    r"if|for|while|switch|return|sizeof|printf|assert|atomic\w+|clock\w*|curand\w*|make_\w+|__[a-z]\w+"
+    r"|(?:std::)?f?(?:abs|min|max|r?sqrt|exp2?|log(?:2|10)?|pow|sin|cos|tan|a?tanh?2?|floor|ceil|round|mod|ma)f?"
+    r"|int|float|double|char|bool|unsigned|long|u?int\d+_t|size_t"
+)
+_MACRO = re.compile(r"\b[A-Z][A-Z\d_]{2,}\b")
 _KEPT = 8
 _SHARED, _ASKED = 48 * 1024, 224 * 1024  # bytes of a block without asking, and nearly all that it can have
 MOST_THREADS = 1024  # of a block
@@ -120,6 +129,19 @@ def with_room(source: str, name: str, block: tuple[int, ...]) -> tuple[int, ...]
             if room(dict.fromkeys(room.names, threads)) <= _SHARED:
                 return (min(threads, block[0]),)
     return block
+
+
+def of_one_thread(source: str, body: str) -> bool:
+    """Return True where a kernel does not ask for its thread, nor does what it calls.
+
+    A name that nothing in the text tells may be a function of a header that asks, or a macro.
+    """
+    functions, classes, _ = _functions((source,))
+    whole = reached((source,), body)
+    foreign = {name for name in _CALLED.findall(whole) if name not in functions} - classes.keys()
+    told = all(_TELLS_NOTHING.fullmatch(name) for name in foreign)
+    told &= all(re.search(rf"\b{name}\s*=\s*[\w.]+\s*[,;}}]", source) for name in _MACRO.findall(whole))
+    return told and not _ASKS_THREAD.search(whole)
 
 
 def dynamic(texts: tuple[str, ...], body: str) -> bool:

@@ -27,6 +27,7 @@ _SCALARS = {  # C types, without signs and the word int where those are put asid
     **dict.fromkeys(("at::BFloat16", "c10::BFloat16", "torch::BFloat16"), "bfloat16"),
     **{f"{u}int{bits}_t": f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)},
     **{f"u_int{bits}_t": f"uint{bits}" for bits in (8, 16, 32, 64)}, "uintptr_t": "uint64",
+    "clock_t": "int64", **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8_storage_t"), "uint8"),
     "cuComplex": "float32x2", "cuFloatComplex": "float32x2", "cufftComplex": "float32x2",
     "cuDoubleComplex": "float64x2", "cufftDoubleComplex": "float64x2", "cufftReal": "float32",
     "cufftDoubleReal": "float64",

@@ -19,8 +19,7 @@ from harness.kernels.cpp.source import inlined
 from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
 
-_FEW = 16  # what is no size beside larger numbers
-_ITEMS = 64  # blocks that have an item each, at most
+_FEW, _ITEMS = 16, 64  # what is no size beside larger numbers, and blocks that have an item each, at most
 _PARTS = 2  # blocks along an axis of which the kernel asks how many there are, and host code does not say
 _WARP, _STRIDED = 32, 2**13  # the last: threads of a launch whose grid the kernel asks for
 _MOST_BYTES, _LONGEST = 2**26, 2**20  # of buffers, and threads of a launch, that are taken from host code
@@ -100,10 +99,10 @@ def of(source: str, entry: text.Entry | None, name: str, *, ptx: tuple[int, ...]
     grid = grid or tiles.grid(launched, entry, source, calls.reached((source,), entry.body))
     host = math.prod(launched.grid + block) if launched and launched.grid else _LONGEST + 1
     strided = "gridDim" in entry.body and not grid and host <= _STRIDED  # any grid is right
-    if launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
-        grid = tuple(map(Expr.parse, launched.grid))
-    elif launched and not grid and sum(launched.bytes) > _MOST_BYTES and allocated(source, entry, name):
+    if launched and not grid and sum(launched.bytes) > _MOST_BYTES and allocated(source, entry, name):
         grid = (Expr.parse(_BLOCKS),)
+    elif launched and (strided or (host <= _LONGEST and allocated(source, entry, name))):
+        grid = tuple(map(Expr.parse, launched.grid))
     return Guess(block=block, tile=tile, grid=grid, shared=shared)
 
 
@@ -121,6 +120,8 @@ def read(entry: text.Entry, source: str, name: str) -> text.Entry:
 
 def _asks_its_block(source: str, entry: text.Entry) -> bool:
     """Return whether a kernel, or what it reaches in its text, asks which block it is in, or may."""
+    if calls.of_one_thread(source, entry.body):
+        return "blockIdx" in calls.reached((source,), entry.body)
     directives = "".join(re.findall(r"(?m)^[ \t]*#(?:\\\n|.)*", source))
     return bool(_GRID.search(calls.reached((source,), entry.body) + directives))
 
@@ -212,12 +213,10 @@ def _grid(launched: launches.Launch | None, entry: text.Entry | None) -> tuple[E
 
     One that does not depend on them fits a size of its own, and is not taken, unless it is one block.
     """
-    if launched is None:
+    if launched is None or (entry is None and set(launched.grid) != {1}):
         return ()
-    if set(launched.grid) == {1}:
+    if entry is None or set(launched.grid) == {1}:
         return (Expr.parse(1),)
-    if entry is None:
-        return ()
     entry = axes(entry)
     sizes = {p.name for p in entry.parameters if not p.pointer}
     found = []
@@ -249,8 +248,8 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
     known = [given[n] for n in own if given[n].isdecimal()]
     known += [str(n) for word in used if instances.THREADS.fullmatch(word) and (n := values.number(word))]
     threads = next((int(v) for v in known if len(v) < 5 and 0 < int(v) <= calls.MOST_THREADS), 0)
-    if threads and entry.threads == 1 and entry.bounds is None:
-        return (threads,)
+    if entry.threads == 1 and entry.bounds is None and (threads or calls.of_one_thread(source, entry.body)):
+        return (threads or 1,)
     if entry.threads == 1 and entry.bounds is None and (fewer := _held(entry, values)) < entry.block[0]:
         return (fewer,)
     rows = {values.number(step) for axis, step, added in entry.steps if axis == "x" and added}
@@ -272,9 +271,10 @@ def _block(source: str, entry: text.Entry, steps: Mapping[str, int], name: str) 
 def _strided(entry: text.Entry, axis: str, step: int, values: Values) -> int:
     """Return the threads for `step` elements along an axis: fewer if each has some, ``threadIdx.y + j``.
 
-    So it is with ``at + j * width``, rows of a tile from which j is not far.
+    So it is with ``at + j * width``, rows of a tile from which j is not far, and ``threadIdx.x * TN``.
     """
     thread = text.named(entry.body, rf"threadIdx\s*\.\s*{axis}")
+    step = tiles.threads(entry.body, thread, step, values)
     sizes = "|".join(p.name for p in entry.parameters if not p.pointer and axis == "y") or "(?!)"
     for name, apart in re.findall(r"\bfor\s*\([^;]*;[^;]*;\s*(\w+)\s*\+=\s*(\w+)\s*\)", entry.body):
         added = rf"\b(?:{thread})\s*\+\s*{name}\b|\b{name}\s*\+\s*(?:{thread})\b"

@@ -255,7 +255,8 @@ def _integers(
     unused = {n for n in small if not re.search(rf"\b{n}\b", entry.body)}
     dimensions = any(extents.dimension(entry.body, n) for n in small)  # with one of them all stay sizes
     kept = powers | (small if dimensions else unused)
-    fixed |= {n: number for n, number in few.items() if n not in kept} | strided.offsets(entry.body, ints)
+    told = {n: number for n, number in few.items() if n not in kept}
+    fixed |= strided.steps(entry.body, ints) | told | strided.offsets(entry.body, ints)
     around = {n: _RADIUS for n in ints if n not in fixed | few and extents.radius(used, n)}
     around |= {n: few.get(n, 2 * _RADIUS + 1) for n in ints if n not in fixed and extents.window(used, n)}
     around |= {n: few.get(n, _GROUP) for n in ints if n not in fixed and tiles.group(entry.body, n)}

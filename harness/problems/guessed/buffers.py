@@ -93,7 +93,7 @@ class Parameters:
     @functools.cached_property
     def _ends(self) -> dict[str, list[Expr]]:
         """Return what the indices of pointers stay below, by name."""
-        found = {p.name: [*reach.ends(self.entry.body, p.name)] for p in self.pointers}
+        found = {p.name: [*reach.ends(self.entry.body, p.name, self.numbers)] for p in self.pointers}
         for name in found:
             found[name] += map(Expr.parse, reach.rests(self.entry.body, self.source, name, self.numbers))
         return found
@@ -102,6 +102,12 @@ class Parameters:
     def places(self) -> dict[str, int]:
         """Return how far into a buffer host code lets pointers lead."""
         return allocated.places(self.launched, self.entry, self.numbers)
+
+    @functools.cached_property
+    def _told(self) -> dict[str, int]:
+        """Return the bytes that host code allocates for pointers, where it gives a number."""
+        told = zip(self.entry.parameters, self.launched.bytes if self.launched else (), strict=False)
+        return {p.name: size for p, size in told if size}
 
     @functools.cached_property
     def _made(self) -> set[str]:
@@ -230,10 +236,14 @@ class Parameters:
         means = reach.of(self.entry, names, self.whole, self.numbers, self.threads, self.source)
         for name in names:
             count, rest = divmod(reached[name], elements.size(self.types[name]))
-            if count > reach.LONGEST:
-                continue
             twice = count >= 2 * (first := getattr(problem, name))
             ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
+            if self._unbounded(name, reached[name], ends | shifts, means):
+                sure = count <= reach.LONGEST and not reach.near(count, ends)
+                (more if sure or count in ends else doubted)[name] = count + (rest > 0)
+                continue
+            if count > reach.LONGEST:
+                continue
             if not rest and (((twice or not sizes) and count in ends) or count in shifts):
                 more[name] = count
             elif not doubts or any("sizeof" in place for place in extents.places(self.entry.body, name)):
@@ -256,6 +266,20 @@ class Parameters:
         found._aliases = problem._aliases
         longer: ArrayProblem = found
         return longer
+
+    def _unbounded(self, name: str, end: int, ends: set[int], means: reach.Reach) -> bool:
+        """Return True where nothing says that a buffer is shorter than `end`, in bytes: there are no sizes.
+
+        That is so where host code has more there, or where neither that nor a number in the text ends it. An
+        index that nothing multiplies is that of the launch, whose threads have an element each.
+        """
+        if self.whole or name in self.lengths:
+            return False
+        if name in self._made:
+            return end <= self._told.get(name, 0)
+        count = -(-end // elements.size(self.types[name]))
+        free = not self._ends[name] and bool(means.factors[name] - {"blockDim"})
+        return free and not reach.near(count, ends, reach.LITTLE)
 
     def written(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the attributes of a problem that name its outputs, where pointers have so many elements."""

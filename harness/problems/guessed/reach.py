@@ -21,8 +21,8 @@ from harness.problems.guessed import contents
 
 _LARGEST = 4096  # a number of the text that counts elements
 LONGEST = 2**24  # elements
-_PAST, _OVER = 5 / 4, 1 / 32  # of an end, and what is left over of a multiple
-_FEW = 16  # elements too far that are a little even where few are guessed
+_PAST, LITTLE = 1 / 4, 1 / 32  # of an end, and what is left over of a multiple
+_FEW, _OFTEN = 16, 16  # elements too far that are a little even where few are guessed; multiples of a guess
 _DEEPEST, _LONG = 4, 300  # variables in each other, and characters of what they stand for
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
 _FACTOR = re.compile(rf"\*\s*\(?\s*{_WORD}|(?={_WORD}\s*\)?\s*\*)")
@@ -131,9 +131,14 @@ def past(elements: int, ends: Iterable[int], guessed: int) -> bool:
 
     That is what a guard does that is missing or off: the rest of a block, a row, an element.
     """
-    over = elements % guessed
+    over = elements % guessed if elements <= _OFTEN * guessed else 0
     few = elements - guessed <= _FEW
-    return few or 0 < over <= _OVER * guessed or any(end < elements <= _PAST * end for end in ends)
+    return few or 0 < over <= LITTLE * guessed or near(elements, ends)
+
+
+def near(elements: int, ends: Iterable[int], share: float = _PAST) -> bool:
+    """Return True where a kernel goes a little past one of some ends."""
+    return any(end < elements <= (1 + share) * end for end in ends)
 
 
 def of(
@@ -223,15 +228,18 @@ def _shifted(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[Expr]:
                     yield Expr.parse(f"{n} + {m} {added[3] or '+ 0'}")
 
 
-def ends(body: str, pointer: str) -> Iterator[Expr]:
+def ends(body: str, pointer: str, values: Values) -> Iterator[Expr]:
     """Yield the products of several names that a variable stays below which is the whole index of a pointer.
 
-    Of ``int whole = rows * (2 * pad + columns); if (i < whole) x[i] = 0`` these are parameters.
+    Of ``int whole = rows * (2 * pad + columns); if (i < whole) x[i] = 0`` these are parameters. Numbers with
+    names, ``i < COUNT``, are yielded, too.
     """
     given = {name: values[0] for name, values in extents.assigned(body).items() if len(values) == 1}
     for name in filter(str.isidentifier, {place.strip() for place in extents.places(body, pointer)}):
         for at in re.finditer(rf"\b{name}\s*(?:<|>=)(?!=)", body):
             end = re.split(r"&&|\|\||\?", value_at(body, at.end()))[0]
+            if _FEW < (values.number(end) or 0) <= LONGEST:
+                yield Expr.parse(values.number(end) or 0)
             for _ in range(_DEEPEST):
                 if len(end) < _LONG:
                     end = re.sub(_WORD, lambda word: f"({given.get(word[1], word[1])})", end)

@@ -25,6 +25,7 @@ from harness.kernels.spec import Kernel
 # A size by default, by the dimensions of the arrays. That of one dimension divides by no block, so that a
 # missing guard shows. With more than three dimensions an array has up to so many elements.
 _SIZES = {1: 1000, 2: 64, 3: 32}
+_ALONE = 50  # of a kernel of one thread, which may sort by comparing each with each
 _MOST = 2**16
 _TILED = 2**18  # as many as arrays may have so that sizes are no less than a tile
 _BYTES = (
@@ -77,6 +78,8 @@ def each(
     over = 3 if entry.threads == 3 <= len(own) else min(dimensions, 2)  # a block's z may be a batch
     depth = max([over, 1 + extents.factors(entry.body, own), *map(len, apart.values())])
     size = _SIZES.get(depth, max(2, round(_MOST ** (1 / depth)))) if whole or depth > 1 else alone
+    one = kernel.grid and all(str(n) == "1" for n in (*kernel.grid, *kernel.block))
+    size = min(size, _ALONE) if one else size
     if depth > 1:  # a tile that nothing guards is whole; that of one dimension may have a rest
         size = max([size, *(n for e in kernel.tile if (n := e({})) ** depth <= _TILED)])
     return depth, min(size, most)
@@ -105,6 +108,7 @@ def usual(
     found |= {n: min(found[n], threads - 1) for n in alone}  # so that guards show
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
+    found |= {n: 1 << (found[n] - 1).bit_length() for n in strided.paired(entry, whole)}
     rest = [
         n for n in whole if re.search(rf"%\s*{n}\b", entry.body) and not re.search(rf"/\s*{n}\b", entry.body)
     ]
@@ -285,7 +289,7 @@ def ragged(
         and not own.search(head)
         for head in loops
     )
-    by_tiles = by_tiles or bool(tiles.asserted(entry, 1, Values({})))
+    by_tiles = by_tiles or bool(tiles.asserted(entry, 1, Values({})) or strided.paired(entry, [*usual]))
     if not free & guarded or len({*usual.values()}) > 1 or by_tiles or re.search(parts, entry.body):
         return []
     size = next(iter(usual.values()))

@@ -19,6 +19,7 @@ from harness.bench.row import EXPECTED, FAILURES, UNCHECKED, Measurement
 from harness.emulator import Source
 from harness.errors import BuildError, HarnessError
 from harness.launch.builds import Skipped
+from harness.launch.further import unsure
 
 Level = str  # SARIF's: error, warning, note
 _SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -191,6 +192,12 @@ def junit(rows: Sequence[Measurement], skipped: Sequence[Skipped] = ()) -> str:
             kinds = ", ".join(dict.fromkeys(f.kind for f in told if f.level == "error")) or row.status
             part = ElementTree.SubElement(case, tag, message=_xml(kinds), type=_xml(row.status))
             part.text = _xml("\n".join(map(str, told)))
+        elif unsure(row.problem):
+            counts["skipped"] += 1
+            said = (
+                f"in doubt, as the kernel goes farther than the text says: {', '.join(unsure(row.problem))}"
+            )
+            ElementTree.SubElement(case, "skipped", message=_xml(said))
         elif told:
             ElementTree.SubElement(case, "system-out").text = _xml("\n".join(map(str, told)))
     for s in skipped:

@@ -335,3 +335,13 @@ def by_warp(body: str, outside: str, size: str, launched: launches.Launch | None
             return False
         names |= {word for value in values for word in re.findall(r"[A-Za-z_]\w*", value)}
     return bool(sides.search(outside))
+
+
+def threads(body: str, thread: str, elements: int, known: values.Values) -> int:
+    """Return the threads of a block for `elements` along an axis, ``blockIdx.x * BN + threadIdx.x * TN``.
+
+    Each has as many of these; `thread` is a pattern of its index.
+    """
+    own = {known.number(n) or 1 for n in re.findall(rf"\+\s*(?:{thread})\s*\*\s*(\w+)\b", body)}
+    each = own.pop() if len(own) == 1 else 1
+    return elements // each if elements % each == 0 < elements - each else elements

@@ -213,9 +213,9 @@ class Values:
 
     def number(self, written: str) -> int | None:
         """Return the value of an integer expression, or None."""
-        written = _plain(_MEMBER.sub(self._member, written)).replace("/", "//")
+        plain = _CAST.sub("", _plain(_MEMBER.sub(self._member, written)))
         try:
-            expression = Expr.parse(" ".join(written.split()))
+            expression = Expr.parse(" ".join(inlined.rounded_up(plain).replace("/", "//").split()))
             values = {name: value for name in expression.names if (value := self._named(name)) is not None}
             return expression(values)
         except (ExprError, RecursionError):

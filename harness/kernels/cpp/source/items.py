@@ -21,6 +21,16 @@ _MORE = re.compile(r"\s*[,{]")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 _DEEPEST, _LONGEST = 50, 5000  # namespaces in each other, and characters before a function's body
 _CLOSED = {"(": ")", "[": "]", "{": "}"}
+_TIMES = r"\s*\*\s*gridDim\s*\.\s*[xy]"
+_BLOCKS = rf"(?:blockIdx\s*\.\s*[yz](?:{_TIMES})+|(?:gridDim\s*\.\s*[xy]\s*\*\s*)+blockIdx\s*\.\s*[yz])"
+_COUNTED = re.compile(
+    rf"{_BLOCKS}\s*\+\s*(?=blockIdx\b|gridDim\b)|(blockIdx\s*\.\s*x)\s*\+\s*{_BLOCKS}(?!\s*\*)"
+)
+_BY_ROWS = re.compile(  # of grids that PyTorch's old kernels have, whose blocks are one thread high
+    r"threadIdx\.y\s*\+\s*blockDim\.y\s*\*\s*\(\s*blockDim\.x\s*\*\s*gridDim\.x\s*\)\s*\*\s*blockIdx\.y"
+)
+_PRODUCT = re.compile(r"\b__u?mul24\s*\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)")
+_ONE = re.compile(r"(?<!\w)\(\s*(blockIdx\s*\.\s*[xyz])\s*\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,3 +150,15 @@ def namespaces(before: str) -> Iterator[str]:
         else:
             stack.append(found[1] or "")
     yield from (name for name in stack if name)
+
+
+def counted(body: str) -> str:
+    """Return a body with ``blockIdx.x`` where it counts all blocks, whatever dimensions a grid has.
+
+    That is ``blockIdx.z * gridDim.x * gridDim.y + blockIdx.y * gridDim.x + blockIdx.x``, in any order. An old
+    ``__mul24(a, b)`` is a product.
+    """
+    body = _BY_ROWS.sub("0", _PRODUCT.sub(r"\1 * \2", body))
+    for _ in range(2):
+        body = _ONE.sub(r"\1", _COUNTED.sub(lambda at: at[1] or "", body))
+    return body

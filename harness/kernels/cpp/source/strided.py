@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from harness.kernels import text
 from harness.kernels.cpp import extents
 from harness.kernels.cpp.host.values import Values
 
@@ -29,6 +30,7 @@ def direct(body: str, pointer: str) -> str:
 
     ``row[j]`` is ``x[i * stride + j]`` behind ``float* row = x + i * stride;``, if nothing moves ``row``.
     """
+    body = re.sub(rf"\breinterpret_cast\s*<[^<>;]*\*\s*>\s*\(\s*({re.escape(pointer)})\s*\)", r"\1", body)
     given = rf"(?<![\w.]){re.escape(pointer)}\s*(?:\+([^][;,=]*))?|&\s*{re.escape(pointer)}\s*\[([^][;]*)\]"
     alias = re.compile(rf"[\w*&>]\s*\b(\w+)\s*=\s*(?:\([\w\s]+\*\s*\)\s*)?(?:{given})\s*[;,]")
     for at in alias.finditer(body):
@@ -135,6 +137,25 @@ def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
     """Return 0 for those that are added in indices and stand nowhere else; none if all are: one is a size."""
     found = [name for name in integers if offset(body, name)]
     return dict.fromkeys(found, 0) if len(found) < len(integers) else {}
+
+
+def steps(body: str, integers: Sequence[str]) -> dict[str, int]:
+    """Return 1 for those that lead to a partner, ``x[i ^ j]``: a step of those that host code takes."""
+    return {name: 1 for name in integers if re.search(rf"\w\s*\^\s*{re.escape(name)}\b", body)}
+
+
+def paired(entry: text.Entry, sizes: Sequence[str]) -> list[str]:
+    """Return those of `sizes` that are powers of two, as their elements change places with ``x[i ^ j]``.
+
+    With ``if (partner < n)`` any size will do.
+    """
+    body, one = entry.body, "|".join(map(re.escape, sizes)) or "(?!)"
+    by = "|".join(steps(body, [p.name for p in entry.parameters if p.name not in sizes])) or "(?!)"
+    partner = "|".join(re.findall(rf"\b(\w+)\s*=\s*\w+\s*\^\s*(?:{by})\s*[;,]", body)) or "(?!)"
+    guarded = rf"\b(?:{partner})\s*(?:<|>=)\s*(?:{one})\b|\b(?:{one})\s*>\s*(?:{partner})\b"
+    if not re.search(rf"\w\s*\^\s*(?:{by})\b", body) or re.search(guarded, body):
+        return []
+    return [n for n in sizes if re.search(rf"(?:<|>=)\s*{n}\b|\b{n}\s*(?:>|<=)", body)]
 
 
 def offset(body: str, name: str) -> bool:
