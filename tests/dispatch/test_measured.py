@@ -19,6 +19,7 @@ from harness.dispatch import choose, measured, split, user_table
 from harness.dispatch.call import gpus
 from harness.driver import Context, Graph, Stream
 from harness.errors import BuildError, ContextLost, HarnessError, UsageError
+from harness.problems.gemm import Gemm
 from shared.arrays import Array, gpu, operands  # noqa: F401  (fixtures)
 
 SHAPE = (300, 512, 256)  # rows begin at multiples of 32 bytes
@@ -202,7 +203,8 @@ def test_what_is_known_is_not_timed(timed: Timed, gpu: Context, table: Path) -> 
     assert timed.ran == [known.label] and len(entries(table)) == 1
     timed.driver.launches.clear()
     harness.matmul(*operands(gpu, 2049, 2049, 1024))
-    parts = split.divided(2049, 2049, 1024, sms=132, arch="sm_90a", gpu="Fake GPU")
+    odd = choose.about(Gemm(M=2049, N=2049, K=1024))  # rows of B and C begin anywhere
+    parts = split.divided(2049, 2049, 1024, sms=132, arch="sm_90a", gpu="Fake GPU", **odd)
     assert timed.ran == [part.variant.label for part in parts] and len(parts) > 1
     assert len(entries(table)) == 1
 

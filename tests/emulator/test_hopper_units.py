@@ -117,6 +117,32 @@ def test_boxes_of_three_extents_are_clipped_filled_and_added(swizzle: int) -> No
     assert (c == expected).all()
 
 
+@pytest.mark.parametrize("at", [(-4, 0), (0, -1)])
+@pytest.mark.parametrize("how", ["cp.async.bulk.tensor.2d.global.shared::cta", "REDUCE"])
+def test_a_box_is_stored_at_no_negative_index(at: tuple[int, int], how: str) -> None:
+    """A card takes it for an illegal instruction; at the other end a box may go beyond the tensor."""
+    how = how.replace("REDUCE", "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile")
+    body = """const __grid_constant__ Map out {
+      __shared__ __align__(128) float s[32];
+      s[threadIdx.x] = 1;
+      fence_async();
+      __syncthreads();
+      if (threadIdx.x == 0) {
+        asm volatile("HOW.bulk_group [%0, {%2, %3}], [%1];"
+                     :: "l"(&out), "r"(at(s)), "r"(X), "r"(Y) : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+        wait_read();
+      }
+    }""".replace("HOW", how)
+    c = np.zeros((8, 8), np.float32)
+    tensor = TensorMap(array=c, element="FLOAT32", extents=(8, 8), strides=(32,), box=(8, 4), name="c")
+    assert kinds(run(body.replace("X)", "4)").replace("Y", "6"), tensor, block=32)) == set()
+    assert (c[6:, 4:] == 1).all() and c.sum() == 8
+    x, y = map(str, at)
+    found = run(body.replace("X)", f"{x})").replace("Y", y), tensor, block=32)
+    assert any("only loads may" in str(f) for f in found.findings if f.kind == "TMA misuse")
+
+
 def test_a_tensor_map_may_be_in_global_memory() -> None:
     """Pass the map as host code does that copies it there with cudaMemcpy."""
     body = """const Map* in, float* c {

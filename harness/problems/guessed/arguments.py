@@ -27,14 +27,7 @@ from harness.kernels.cpp.source.anew import instances
 from harness.kernels.expr import Expr, ExprError
 from harness.kernels.spec import Kernel
 from harness.problems.arrays import ArrayProblem
-from harness.problems.guessed import (
-    allocated,
-    contents,
-    dimensions,
-    pointed,
-    sizes,
-    variables,
-)
+from harness.problems.guessed import allocated, contents, dimensions, pointed, sizes, variables
 from harness.problems.guessed.buffers import Parameters
 from harness.problems.guessed.pictures import images, textures
 from harness.problems.protocol import Argument, Place

@@ -65,6 +65,10 @@ class Transfer:
             if not self.map.im2col:  # "an illegal instruction" on an H200, though PTX names no such rule
                 begin = self.at[0] * self.map.size
                 faults += [(begin % 16, f"a box from index {self.at[0]} of its rows on, byte {begin}", 16)]
+                if "bulk_group" in self.ins.opcode and min(self.at) < 0:
+                    what = f"a store of a box that begins at {self.at}, outside the tensor: only loads may"
+                    misuse(self.group, self.ins, what, kind="TMA misuse")
+                    return False
         else:
             faults += [(self.start % 16, f"a copy at byte {self.start & _WINDOW_MASK} of shared memory", 16)]
             faults += [
