@@ -50,7 +50,7 @@ struct Fp32Lines {
         return &to[line][(k / 4 ^ lines_swizzle<TILE_K>(line)) * 4 + k % 4];
     }
 
-    // Copy the tile of a whole stage, unless TMA does, and go on to the next one. Lines past the last one repeat it.
+    // Copy the tile of a whole stage, unless TMA does, and go on to the next one. Lines past the last one repeat one.
     __device__ void copy(Memory& to, int lane)
     {
         if (!mapped) {

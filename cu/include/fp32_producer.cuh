@@ -192,7 +192,7 @@ struct Fp32Producer {
         };
 
         // Whole stages need no tests, and few instructions for addresses: the producers compete with the consumers
-        // for issue slots. Rows past the last one repeat it. What is past the end of a box is zeros or, without a map,
+        // for issue slots. Rows past the last one repeat one. What is past the end of a box is zeros or, without a map,
         // whatever follows in memory: nobody stores those outputs. Stages that might read past the end of a matrix are
         // left to the loop below.
         if (a.addresses_fit() && b.addresses_fit()) {

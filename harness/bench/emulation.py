@@ -202,6 +202,7 @@ def _alone(
 ) -> Measurement:
     """Emulate one kernel on these inputs, as `row` does, in this memory."""
     variant, memory = built.variant, memory or Memory()
+    first = problem, inputs
     try:
         run, arrays = launch(built, problem, inputs, options, memory)
         problem, inputs, memory, run, arrays = longest(
@@ -223,14 +224,15 @@ def _alone(
         return replace(failed, emulation=Emulation(findings=seen, instructions=())) if seen else failed
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
+    ran = problem is first[0] or inputs is not first[1]  # else one with longer buffers had no time or room
     verdict, wrong = judged(problem, inputs, reference, arrays)
     wrong = explained(wrong, run)
     bits = _bits(problem, arrays) if options.repeats else b""
     del arrays
     try:
-        if options.check and options.count and not wrong and not run.findings:
+        if ran and options.check and options.count and not wrong and not run.findings:
             run = with_zeros(built, problem, inputs, options, run)
-        if options.check and not wrong and not run.findings:
+        if ran and options.check and not wrong and not run.findings:
             run, wrong = further(built, problem, inputs, reference, options, memory, run)
             if not wrong and not run.findings:
                 run, wrong = late(built, problem, inputs, reference, options, run)
@@ -251,7 +253,7 @@ def _alone(
         before=verdict,
         emulation=run,
     )
-    if not options.repeats or found.status not in REPEATABLE:
+    if not options.repeats or not ran or found.status not in REPEATABLE:
         return found
     try:
         return found.repeated(Repeats.of(bits, _again(built, problem, inputs, options)))

@@ -165,8 +165,8 @@ def emulate(
     check: look for faults; count: count executions and memory requests
     widths: bytes per lane of the compiled access by PTX line, see `counts.Counter`
     variables: the bytes of the module's ``__device__`` and ``__constant__`` variables by their PTX names.
-      Those that are left out get their initial values; all are in it afterwards, with what the kernel stored,
-      so that launches that pass the same dict share the module
+      Those that are left out get their initial values; those that the kernel reaches are in it afterwards,
+      with what it stored, so that launches that pass the same dict share the module
     records: what variables hold that have pointers or tensor maps in them, by their PTX names
     textures: what texture and surface references of the module are bound to, by PTX names; objects by handle
     fences: look, too, for strong reads that only what is missing would order, see `blocks.delays.unfenced`
@@ -211,7 +211,7 @@ def emulate(
         symbols |= {v.name: a.start for v, a in zip(module, arena.allocations[len(buffers) :], strict=False)}
         space = parameters(arena)
         symbols |= {name: handle for name, t in bound.items() for handle, o in objects.items() if o is t}
-        point(kernel, arena, symbols, space, placed.keys())
+        point(kernel, arena, symbols, space, module)
         hold(records or {}, arena, symbols, buffers)
         launch = Launch(
             code,

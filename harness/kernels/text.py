@@ -124,7 +124,8 @@ def read(path: Path) -> str:
         raise UsageError("not a kernel file", where=str(path), hint="kernels end in .cu or .ptx")
     try:
         str(path).encode()
-        source = files.text(path, most=_MOST).rstrip("\0")  # NVRTC's PTX ends with one, which some keep
+        source = files.text(path, most=_MOST)
+        source = re.sub(r"\0\s*\Z", "", source)  # NVRTC's PTX ends with one, which some keep
     except FileNotFoundError:
         raise UsageError("no such file", where=str(path)) from None
     except UnicodeEncodeError:
@@ -264,10 +265,15 @@ def declared_at(text: str, begin: int, after: int) -> Entry | None:
         template=tuple(p.partition("=")[0].rstrip() for p in given),
         defaults=tuple(p.partition("=")[2].strip() for p in given),
         bounds=bounds,
-        flat=frozenset(
-            a for a in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{a}\b", items.counted(text))
-        ),
+        flat=_flat(text),
     ).with_body(items.counted(own))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _flat(text: str) -> frozenset[str]:
+    """Return the axes along which nothing in a text asks for the block."""
+    counted = items.counted(text)
+    return frozenset(a for a in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{a}\b", counted))
 
 
 def dimensions(body: str, index: str) -> int:

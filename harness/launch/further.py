@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from harness.emulator import Emulation, Finding
 from harness.emulator.blocks.delays.unfenced import KINDS as MISSING
-from harness.errors import EmulatorError, HarnessError, NotEnded, OutOfTime
+from harness.errors import EmulatorError, HarnessError, NeedsGpu, NotEnded, OutOfTime
 from harness.launch.builds import Built
 from harness.launch.emulated import Memory, Options, launch
 from harness.launch.kernel import grid
@@ -206,16 +206,18 @@ def longest(
 
     A buffer that is as long as its kernel goes may lead to others. Return the problem, its inputs, and what
     the launch left. Where nothing is longer that is the `first` one's, and where such a launch would be one
-    too many or does not end, without what rests on the lengths.
+    too many or has no time or room, without what rests on the lengths: the problem then is that of the launch
+    that there was not. What is wrong with a longer launch is raised.
     """
     problem, given, memory, run, arrays = first
     if (more := lengthened(built, problem, run.reached, options)) is None:
         return first
-    if most and more.buffer_bytes <= _LARGE:
-        with contextlib.suppress(HarnessError, MemoryError):
-            made, other = inputs(more), Memory()
-            left = launch(built, more, made, options, other)
-            return longest(built, (more, made, other, *left), options, inputs, most - 1)
+    if most:
+        with contextlib.suppress(OutOfTime, NeedsGpu, MemoryError):
+            if more.buffer_bytes <= _LARGE:
+                made, other = inputs(more), Memory()
+                left = launch(built, more, made, options, other)
+                return longest(built, (more, made, other, *left), options, inputs, most - 1)
     if not options.doubts:
         return first
     return more, given, memory, replace(run, findings=kept(run.findings, more)), arrays

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from harness.emulator import Buffer
 from harness.errors import EmulatorError
 from shared.emulator_kernels import launch
 
@@ -623,3 +624,13 @@ def test_variables_that_nothing_reaches_have_no_place() -> None:
     assert out.tolist() == [6, 8, 10, 12] and held.keys() == {"read", "behind", "pointer"}
     launch(source, "l", (1,), (4,), out, variables=held)
     assert out.tolist() == [1, 0, 0, 0] and held["read"].view(np.float32).tolist() == [1, 2, 3, 4]
+
+
+def test_a_buffer_may_have_the_name_of_a_variable_that_nothing_reaches() -> None:
+    source = """
+    __device__ int cell; __device__ int* table = &cell;
+    extern "C" __global__ void other(int* out) { out[0] = *table; }
+    extern "C" __global__ void k(int* table) { table[threadIdx.x] = threadIdx.x; }"""
+    table = np.zeros(4, np.int32)
+    launch(source, "k", (1,), (4,), Buffer(array=table, name="table"))
+    assert table.tolist() == [0, 1, 2, 3]

@@ -80,7 +80,7 @@ def test_blocks_that_each_have_an_item_are_no_more_than_others() -> None:
         ("int i = threadIdx.x + B * blockIdx.x;", "<float, 16>", (16,), (16,)),
         ("int i = (blockIdx.x * B) + threadIdx.x;", "<float, 16>", (16,), (16,)),
         ("int b = blockIdx.x, t = threadIdx.x; int i = b * B + t;", "<float, 16>", (16,), (16,)),
-        ("int i = blockIdx.x * B;", "<float, 16>", (256,), (16,)),
+        ("int i = blockIdx.x * B;", "<float, 16>", (1,), (16,)),
         ("int i = blockIdx.x * W + threadIdx.x;", "<float, 16>", (64,), (64,)),
         ("int i = blockIdx.x * (W * 2) + threadIdx.x;", "<float, 16>", (128,), (128,)),
         ("int i = blockIdx.x * n + threadIdx.x;", "<float, 16>", (256,), (1,)),

@@ -238,3 +238,27 @@ def test_an_overrun_is_told_of_its_own_buffer(tmp_path: Path, at: str, said: str
     """It was told of the next one where it went farther than the room between the two."""
     _, output = check(tmp_path, OVERRUN.replace("AT", at), "-a", "y=1000")
     assert said in output and "of z" not in output, output
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("__global__ void k(int* a, int n) { int i = IDX; if (i <= n) a[i] = i ^ n; }", "out of bounds"),
+        ("#define N 1024\n__global__ void k(float* a, float* c) { int i = IDX; if (i < N) c[i + 1] = a[i]; }",
+         "out of bounds"),
+        ("__global__ void k(float* x, float* y) { int i = IDX; float v = x[i * 500 + 7]; int k = i;\n"
+         "  if (v < 100.f && v > -100.f && i > 2)\n"
+         "    while (k != -1) { k = (k * 2) & 1023; y[i] = k; } }", "hangs"),
+        ("__global__ void k(float* y, int n) { const int D = -1; int i = blockIdx.x * 64 + threadIdx.x;\n"
+         "  int j = n - 1 + threadIdx.x * D; if (i < n && j >= 0) y[i] = j; }", ""),
+        ("__global__ void k(float* y) { __shared__ float s[320]; int i = blockIdx.x * 64 + threadIdx.x;\n"
+         "  s[threadIdx.x * 4] = i; __syncthreads();\n"
+         "  y[i] = s[threadIdx.x * 4] + s[(63 - threadIdx.x) * 4]; }", ""),
+    ],
+    ids=["xor", "guard", "hang", "negative", "shared"],
+)  # fmt: skip
+@slow
+def test_rules_do_not_reach_too_far(tmp_path: Path, source: str, said: str) -> None:
+    text = source.replace("IDX", "blockIdx.x * blockDim.x + threadIdx.x")
+    code, output = check(tmp_path, text, "--budget", "3000000")
+    assert code == bool(said) and said in output, output

@@ -35,7 +35,8 @@ _DYNAMIC = re.compile(  # extern float __shared__ x[] is as good
     r"\bextern\s+(?:__align__\s*\([^)]*\)\s*|\w+\s+){0,3}?__shared__[^;{}]*?\b(\w+)\s*\[\s*\]"
 )
 _ASKS_THREAD = re.compile(
-    r"threadIdx|blockDim|__shared__|__sync|thread|lane|tid\b|\b(?:asm|cg|cooperative_groups|cub)\b"
+    r"threadIdx|blockDim|__shared__|__sync|_sync\b|__shfl|__ballot|__a(?:ny|ll|ctivemask)\b|thread|lane|tid\b"
+    r"|\b(?:asm|cg|cooperative_groups|cub)\b"
 )
 _TELLS_NOTHING = re.compile(  # statements, C's and CUDA's functions
     r"if|for|while|switch|return|sizeof|printf|assert|atomic\w+|clock\w*|curand\w*|make_\w+|__[a-z]\w+"

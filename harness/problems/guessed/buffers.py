@@ -168,7 +168,8 @@ class Parameters:
         integers = self.integers(axes)
         for name, ends in self._ends.items():
             whole_ends = (end(integers) for end in ends if end.names <= integers.keys())
-            if (most := max(whole_ends, default=0)) >= 2 * found[name] and most <= _LONGEST:
+            most = max(whole_ends, default=0)
+            if most >= 2 * found[name] and most * elements.size(self.types[name]) <= _LONGEST:
                 found[name] = most
         few = pointed.entries(max(sizes), length)
         tables = {name: few for name in found if any(elements.pointers(self.types[name]))}
@@ -238,11 +239,13 @@ class Parameters:
             count, rest = divmod(reached[name], elements.size(self.types[name]))
             twice = count >= 2 * (first := getattr(problem, name))
             ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
-            if self._unbounded(name, reached[name], ends | shifts, means):
-                sure = count <= reach.LONGEST and not reach.near(count, ends)
-                (more if sure or count in ends else doubted)[name] = count + (rest > 0)
-                continue
             if count > reach.LONGEST:
+                continue
+            if self._unbounded(name, reached[name], ends | shifts, means) and not reach.past(
+                count, ends | shifts, first
+            ):
+                sure = not reach.near(count, ends)
+                (more if sure or count in ends else doubted)[name] = count + (rest > 0)
                 continue
             if not rest and (((twice or not sizes) and count in ends) or count in shifts):
                 more[name] = count

@@ -22,6 +22,7 @@ from harness.problems.guessed import contents
 _LARGEST = 4096  # a number of the text that counts elements
 LONGEST = 2**24  # elements
 _PAST, LITTLE = 1 / 4, 1 / 32  # of an end, and what is left over of a multiple
+_MOST = 1 << 20  # elements before a number that ends them
 _FEW, _OFTEN = 16, 16  # elements too far that are a little even where few are guessed; multiples of a guess
 _DEEPEST, _LONG = 4, 300  # variables in each other, and characters of what they stand for
 _WORD = r"(?<![\w.])(0[xX][\da-fA-F]+|\d+|[A-Za-z_]\w*)(?![\w.(\[])"
@@ -231,14 +232,15 @@ def _shifted(body: str, pointer: str, sizes: Sequence[str]) -> Iterator[Expr]:
 def ends(body: str, pointer: str, values: Values) -> Iterator[Expr]:
     """Yield the products of several names that a variable stays below which is the whole index of a pointer.
 
-    Of ``int whole = rows * (2 * pad + columns); if (i < whole) x[i] = 0`` these are parameters. Numbers with
-    names, ``i < COUNT``, are yielded, too.
+    Of ``int whole = rows * (2 * pad + columns); if (i < whole) x[i] = 0`` these are parameters. Numbers,
+    ``i < COUNT``, are yielded, too, also of ``x[i + 1]``.
     """
     given = {name: values[0] for name, values in extents.assigned(body).items() if len(values) == 1}
-    for name in filter(str.isidentifier, {place.strip() for place in extents.places(body, pointer)}):
+    places = {re.sub(r"\s*[-+]\s*\d{1,4}\Z", "", p.strip()) for p in extents.places(body, pointer)}
+    for name in filter(str.isidentifier, places):
         for at in re.finditer(rf"\b{name}\s*(?:<|>=)(?!=)", body):
             end = re.split(r"&&|\|\||\?", value_at(body, at.end()))[0]
-            if _FEW < (values.number(end) or 0) <= LONGEST:
+            if _FEW < (values.number(end) or 0) <= _MOST:
                 yield Expr.parse(values.number(end) or 0)
             for _ in range(_DEEPEST):
                 if len(end) < _LONG:

@@ -108,7 +108,6 @@ def usual(
     found |= {n: min(found[n], threads - 1) for n in alone}  # so that guards show
     found |= {n: of_bits for n in whole if (of_bits := masked(entry.body, n, size))}
     found |= {n: size - 1 for n in whole if extents.last(entry.body, n)}
-    found |= {n: 1 << (found[n] - 1).bit_length() for n in strided.paired(entry, whole)}
     rest = [
         n for n in whole if re.search(rf"%\s*{n}\b", entry.body) and not re.search(rf"/\s*{n}\b", entry.body)
     ]
@@ -289,7 +288,7 @@ def ragged(
         and not own.search(head)
         for head in loops
     )
-    by_tiles = by_tiles or bool(tiles.asserted(entry, 1, Values({})) or strided.paired(entry, [*usual]))
+    by_tiles = by_tiles or bool(tiles.asserted(entry, 1, Values({})))
     if not free & guarded or len({*usual.values()}) > 1 or by_tiles or re.search(parts, entry.body):
         return []
     size = next(iter(usual.values()))

@@ -198,7 +198,7 @@ def junit(rows: Sequence[Measurement], skipped: Sequence[Skipped] = ()) -> str:
                 f"in doubt, as the kernel goes farther than the text says: {', '.join(unsure(row.problem))}"
             )
             ElementTree.SubElement(case, "skipped", message=_xml(said))
-        elif told:
+        if told and row.status not in (*UNCHECKED, *FAILURES):
             ElementTree.SubElement(case, "system-out").text = _xml("\n".join(map(str, told)))
     for s in skipped:
         case = ElementTree.SubElement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,20 +71,19 @@ def own_buffers(kernel: Entry) -> list[Buffer]:
 
 
 def point(
-    kernel: Entry, arena: Arena, symbols: dict[str, int], space: bytes, placed: Collection[str]
+    kernel: Entry, arena: Arena, symbols: dict[str, int], space: bytes, module: Sequence[Variable]
 ) -> None:
     """Put addresses where they belong: in initial values that name variables, and of parameters in `symbols`.
 
     space: the bytes of the parameters
-    placed: variables that have their values already
+    module: the variables that have buffers, where those that the launch begins with have no addresses yet
     """
     block = next((a for a in arena.allocations if a.name == _PARAMETERS), None)
     octets = arena.view(1)
     if block is not None:
         octets[block.start - GLOBAL_BASE : block.end - GLOBAL_BASE] = np.frombuffer(space, np.uint8)
         symbols |= {p.name: block.start + p.offset for p in kernel.parameters}
-    lying = {a.name for a in arena.allocations}
-    for variable in (v for v in kernel.variables.values() if v.name in lying and v.name not in placed):
+    for variable in module:
         for offset, name, addend in pointers_of(variable):
             if name not in symbols:
                 raise EmulatorError(

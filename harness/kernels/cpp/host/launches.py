@@ -34,7 +34,9 @@ _SUMS = re.compile(  # of PyTorch: the type that sums of scalar_t have
 _DECLTYPE = re.compile(r"\bdecltype\s*\(\s*(\w+)\s*\)")
 INDEX = re.compile(r"(?i:index|idx|offset)|(?:\A|_)(?i:id)(?=[A-Z_])")  # of a template's parameter: integers
 _CLASSES = re.compile(r"\b(?:struct|class|enum)\s+(?:class\s+)?(\w+)\s*[:{]|\busing\s+(\w+)\s*=")
-_DECLARED = re.compile(r"(?:[\w>]\s+|[a-z_\d>]\s*[*&]\s+)[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])")  # not BM * BK;
+_DECLARED = re.compile(  # not ``BM * BK;``
+    r"(?:[\w>]\s+|[a-z_\d>]\s*[*&]\s+|[(,<]\s*(?:const\s+)?[A-Z]\w*\s*[*&]\s*)[*&]*([A-Za-z_]\w*)\s*(?=[,)=;{[])"
+)
 _MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+\w+\([^()\n]*\)[^\n]*[^\\\n]$", re.MULTILINE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LOOP = re.compile(r"\bfor\s*(\()\s*(?:[A-Za-z_][\w:]*\s+){0,3}(\w+)\s*=\s*([^;=]{1,100});")

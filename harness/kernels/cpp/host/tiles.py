@@ -340,8 +340,14 @@ def by_warp(body: str, outside: str, size: str, launched: launches.Launch | None
 def threads(body: str, thread: str, elements: int, known: values.Values) -> int:
     """Return the threads of a block for `elements` along an axis, ``blockIdx.x * BN + threadIdx.x * TN``.
 
-    Each has as many of these; `thread` is a pattern of its index.
+    Each has as many of these, where nothing else is added to a block's first; `thread` is a pattern of its
+    index.
     """
-    own = {known.number(n) or 1 for n in re.findall(rf"\+\s*(?:{thread})\s*\*\s*(\w+)\b", body)}
+    places = [s for s in re.split(r"[;{}]", body) if re.search(r"\bblockIdx\b", s)]
+    own = {
+        known.number(n) or 1 if n else 1
+        for s in places
+        for n in re.findall(rf"\+\s*(?:{thread})(?:\s*\*\s*(\w+)\b)?", s)
+    }
     each = own.pop() if len(own) == 1 else 1
-    return elements // each if elements % each == 0 < elements - each else elements
+    return elements // each if each > 1 and elements % each == 0 < elements - each else elements

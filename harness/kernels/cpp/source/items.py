@@ -21,16 +21,20 @@ _MORE = re.compile(r"\s*[,{]")
 _NAMESPACE = re.compile(r"\bnamespace\s+([\w:]+)\s*\{|[{}]")
 _DEEPEST, _LONGEST = 50, 5000  # namespaces in each other, and characters before a function's body
 _CLOSED = {"(": ")", "[": "]", "{": "}"}
+_ACROSS = r"gridDim\s*\.\s*x"
+_ROW = rf"(?:blockIdx\s*\.\s*y\s*\*\s*{_ACROSS}|{_ACROSS}\s*\*\s*blockIdx\s*\.\s*y)"
 _TIMES = r"\s*\*\s*gridDim\s*\.\s*[xy]"
-_BLOCKS = rf"(?:blockIdx\s*\.\s*[yz](?:{_TIMES})+|(?:gridDim\s*\.\s*[xy]\s*\*\s*)+blockIdx\s*\.\s*[yz])"
+_PLANE = rf"(?:blockIdx\s*\.\s*z(?:{_TIMES}){{1,2}}|(?:gridDim\s*\.\s*[xy]\s*\*\s*){{1,2}}blockIdx\s*\.\s*z)"
+_BLOCKS = rf"(?:{_ROW}|{_PLANE})"
 _COUNTED = re.compile(
-    rf"{_BLOCKS}\s*\+\s*(?=blockIdx\b|gridDim\b)|(blockIdx\s*\.\s*x)\s*\+\s*{_BLOCKS}(?!\s*\*)"
+    rf"(^|[=(+,\[{{}};?:&|<>]|\breturn\b)(\s*)(?:{_BLOCKS}\s*\+\s*(?=blockIdx\b|gridDim\b)"
+    rf"|(blockIdx\s*\.\s*x)\s*\+\s*{_BLOCKS}(?!\s*\*))"
 )
 _BY_ROWS = re.compile(  # of grids that PyTorch's old kernels have, whose blocks are one thread high
     r"threadIdx\.y\s*\+\s*blockDim\.y\s*\*\s*\(\s*blockDim\.x\s*\*\s*gridDim\.x\s*\)\s*\*\s*blockIdx\.y"
 )
-_PRODUCT = re.compile(r"\b__u?mul24\s*\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)")
-_ONE = re.compile(r"(?<!\w)\(\s*(blockIdx\s*\.\s*[xyz])\s*\)")
+_PRODUCT = re.compile(r"([-/%]\s*)?\b__u?mul24\s*\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)")
+_ONE = re.compile(r"(?<!\w)\(\s*(blockIdx\s*\.\s*[xyz])\s*\)(?=\s*[-+*/%<>])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +162,8 @@ def counted(body: str) -> str:
     That is ``blockIdx.z * gridDim.x * gridDim.y + blockIdx.y * gridDim.x + blockIdx.x``, in any order. An old
     ``__mul24(a, b)`` is a product.
     """
-    body = _BY_ROWS.sub("0", _PRODUCT.sub(r"\1 * \2", body))
+    body = _PRODUCT.sub(lambda at: f"{at[1]}({at[2]} * {at[3]})" if at[1] else f"{at[2]} * {at[3]}", body)
+    body = _BY_ROWS.sub("0", body)
     for _ in range(2):
-        body = _ONE.sub(r"\1", _COUNTED.sub(lambda at: at[1] or "", body))
+        body = _ONE.sub(r"\1", _COUNTED.sub(lambda at: at[1] + at[2] + (at[3] or ""), body))
     return body

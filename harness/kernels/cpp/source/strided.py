@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from harness.kernels import text
 from harness.kernels.cpp import extents
 from harness.kernels.cpp.host.values import Values
 
@@ -140,22 +139,20 @@ def offsets(body: str, integers: Sequence[str]) -> dict[str, int]:
 
 
 def steps(body: str, integers: Sequence[str]) -> dict[str, int]:
-    """Return 1 for those that lead to a partner, ``x[i ^ j]``: a step of those that host code takes."""
-    return {name: 1 for name in integers if re.search(rf"\w\s*\^\s*{re.escape(name)}\b", body)}
+    """Return 1 for those that lead to a partner, ``x[i ^ j]``: a step of those that host code takes.
 
-
-def paired(entry: text.Entry, sizes: Sequence[str]) -> list[str]:
-    """Return those of `sizes` that are powers of two, as their elements change places with ``x[i ^ j]``.
-
-    With ``if (partner < n)`` any size will do.
+    One that ends a guard or multiplies is a size. If it would be all, one of them has to be one.
     """
-    body, one = entry.body, "|".join(map(re.escape, sizes)) or "(?!)"
-    by = "|".join(steps(body, [p.name for p in entry.parameters if p.name not in sizes])) or "(?!)"
-    partner = "|".join(re.findall(rf"\b(\w+)\s*=\s*\w+\s*\^\s*(?:{by})\s*[;,]", body)) or "(?!)"
-    guarded = rf"\b(?:{partner})\s*(?:<|>=)\s*(?:{one})\b|\b(?:{one})\s*>\s*(?:{partner})\b"
-    if not re.search(rf"\w\s*\^\s*(?:{by})\b", body) or re.search(guarded, body):
-        return []
-    return [n for n in sizes if re.search(rf"(?:<|>=)\s*{n}\b|\b{n}\s*(?:>|<=)", body)]
+    found = dict[str, int]()
+    for name in integers:
+        word = rf"\b{re.escape(name)}\b"
+        by = rf"(?:\w\s*\^\s*\(?\s*{word}|{word}\s*\^\s*\(?\s*\w)"
+        partners = "|".join(re.findall(rf"\b(\w+)\s*=\s*[^=;]*{by}", body)) or "(?!)"
+        inside = re.search(rf"\[[^][;]*{by}", body) or re.search(rf"\[[^][;]*\b(?:{partners})\b", body)
+        size = re.search(rf"(?:[<>]=?|\*)\s*{word}|{word}\s*(?:[<>]|\*)", body)
+        if inside and not size:
+            found[name] = 1
+    return found if len(found) < len(integers) else {}
 
 
 def offset(body: str, name: str) -> bool:

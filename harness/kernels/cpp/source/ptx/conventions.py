@@ -20,6 +20,7 @@ _ITEMS = {  # bytes by the names of types in those of entries
 }  # fmt: skip
 _SCALARS = re.compile(r"(?:\d*complex\d+|[a-z])*")
 _BOUNDS, _ARRAY = (24, 32), 56  # bytes of Warp's structs
+_WORDS = ("u64", "b64", "s64")
 _CUTE = re.compile(r"_tensorptr\w+?gmem(?:align\d+)?o((?:i64|1)+)(?=_)")
 
 THREADS = "blockDim.x"  # stands for the threads of a block among what others follow from
@@ -67,6 +68,7 @@ def _of_numba(entry: Entry, arrays: Sequence[tuple[str, ...]]) -> Iterator[tuple
     place = len(entry.parameters) - own - sum(rest)  # numbers in front of the first array
     if place < 0 or -1 in rest or any(kind not in _ITEMS for _, kind, *_ in arrays):
         return
+    found = list[tuple[str, tuple[Part, ...]]]()
     for (_, kind, rank, layout), numbers in zip(arrays, rest, strict=True):
         several, item = int(rank), _ITEMS[kind]
         of_array = entry.parameters[place : place + 5 + 2 * several]
@@ -81,20 +83,34 @@ def _of_numba(entry: Entry, arrays: Sequence[tuple[str, ...]]) -> Iterator[tuple
             *(Part(at=0, name=length) for length in lengths),
             *(Part(at=0, over=over, factor=item) for over in inner),
         ]
-        yield from ((p.of_entry, (part,)) for p, part in zip(of_array, parts, strict=True))
+        if any(p.type not in _WORDS for p in of_array):
+            return
+        found += ((p.of_entry, (part,)) for p, part in zip(of_array, parts, strict=True))
         place += len(parts) + numbers
+    yield from found
 
 
 def _one_each(letters: re.Match[str]) -> str:
-    """Return an ``s`` for each type among those of numbers."""
-    return "s" * len(re.findall(r"\d*complex\d+|[a-z]", letters[0]))
+    """Return an ``s`` for each type among those of numbers; a complex one is two parameters."""
+    return "".join("ss" if "c" in t else "s" for t in re.findall(r"\d*complex\d+|[a-z]", letters[0]))
 
 
 def _of_warp(entry: Entry, items: Mapping[str, int]) -> Iterator[tuple[str, tuple[Part, ...]]]:
     """Yield the bounds of a launch, lengths and their product, and arrays of up to four dimensions."""
     first, *others = entry.parameters or (Parameter(name="", of_entry="", type="", pointer=False, bytes=0),)
     loaded = assembly.loaded(entry, first)
-    if first.bytes in _BOUNDS and loaded is not None:
+    if first.bytes == _BOUNDS[1] and loaded is not None and _older(loaded):
+        used = range(max((d + 1 for d in range(4) if 4 * d in loaded), default=1))
+        told = {d: f"{first.name}_m{4 * d}" for d in used}
+        yield (
+            first.of_entry,
+            (
+                *(Part(at=4 * d, type="u32", name=told.get(d, ""), factor=1) for d in range(4)),
+                Part(at=16, type="u32", factor=len(used)),
+                Part(at=24, over=tuple(told.values()), factor=1),
+            ),
+        )
+    elif first.bytes in _BOUNDS and loaded is not None:
         two = 4 in loaded if first.bytes == _BOUNDS[0] else None
         rank = (2 if two else 1) if two is not None else 4 if 12 in loaded else 3
         lengths = tuple(f"{first.name}_m{4 * d}" for d in range(rank))
@@ -108,7 +124,7 @@ def _of_warp(entry: Entry, items: Mapping[str, int]) -> Iterator[tuple[str, tupl
             ),
         )
     for p in (p for p in others if p.bytes == _ARRAY):
-        if (loaded := assembly.loaded(entry, p)) is None:
+        if (loaded := assembly.loaded(entry, p)) is None or not _is_array(loaded):
             continue
         rank = max((at % 16 // 4 + 1 for at in loaded if 16 <= at < 48), default=1)
         names, data = [f"{p.name}_m{16 + 4 * d}" for d in range(rank)], f"{p.name}_m0"
@@ -130,6 +146,20 @@ def _of_warp(entry: Entry, items: Mapping[str, int]) -> Iterator[tuple[str, tupl
         )
 
 
+def _older(loaded: Mapping[int, str]) -> bool:
+    """Return True for bounds as Warp had them for long: four lengths, how many count, and their product."""
+    return assembly.bytes_of(loaded.get(16, "u64")) == 4 or (24 in loaded and 16 not in loaded)
+
+
+def _is_array(loaded: Mapping[int, str]) -> bool:
+    """Return True if all that is loaded from a struct by value is where Warp's arrays have such a number."""
+    return all(
+        (at in (0, 8) and assembly.bytes_of(kind) == 8)
+        or (16 <= at < _ARRAY and at % 4 == 0 and assembly.bytes_of(kind) == 4)
+        for at, kind in loaded.items()
+    )
+
+
 def _of_cute(entry: Entry) -> Iterator[tuple[str, tuple[Part, ...]]]:
     """Yield tensors in global memory: a pointer, lengths, and the strides but for that of 1."""
     structs = [p for p in entry.parameters if p.bytes]
@@ -144,8 +174,10 @@ def _of_cute(entry: Entry) -> Iterator[tuple[str, tuple[Part, ...]]]:
             or len(layouts) != len(structs)
         ):
             return
-        by_rows = strides[-1] == "1"
-        inner = [tuple(lengths[d + 1 :] if by_rows else lengths[:d]) for d in free]
+        # From the innermost on: the one whose stride is 1, then the others, of rows the last ones first.
+        order = sorted(free, reverse=strides[-1] == "1")
+        order = [d for d in range(len(strides)) if d not in free] + order
+        inner = [tuple(lengths[n] for n in sorted(order[: order.index(d)])) for d in free]
         yield (
             p.of_entry,
             (

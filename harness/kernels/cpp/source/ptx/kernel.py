@@ -47,6 +47,7 @@ class Kernel:
         self._values, self._lines = dict[str, Sum | str](), list[str]()
         self._made, self._extents = "", list[str]()
         self.parts, self._items = conventions.of(entry, {}), dict[str, int]()
+        self._widest = dict[str, int]()  # bytes of an access, at whose multiples elements begin
         known = {
             p.of_entry: assembly.members(entry, p)
             for p in entry.parameters
@@ -57,7 +58,8 @@ class Kernel:
     def text(self) -> str:
         """Return the function. It is read twice: the second time with the sizes of elements."""
         for _ in range(2):
-            self.parts = conventions.of(self._entry, self._items)
+            items = {n: -(-end // self._widest[n]) * self._widest[n] for n, end in self._items.items()}
+            self.parts = conventions.of(self._entry, items)
             self._values, self._lines = {}, [f"{name_of(n)};" for n in self._entry.dynamic]
             for statement in self._statements:
                 # Where operands are missing the assembler says so.
@@ -153,6 +155,9 @@ class Kernel:
         name = name_of(register)
         if self._set[register] > 1:
             self._vary(register, value, condition)
+        elif isinstance(value, str) and len(value) > _LONGEST:
+            self._line(f"bool {name} = {value};")
+            self._values[register] = name
         elif isinstance(value, str):  # a condition
             self._values[register] = value
         elif value is None:
@@ -196,12 +201,13 @@ class Kernel:
         whole *= len(values) if parts[0] in ("ld", "ldu", "st") else 1
         count, end = whole // self._bytes[at.base], at.number + whole
         self._items[at.base] = max(end, self._items.get(at.base, width))
+        self._widest[at.base] = max(min(width, 8), self._widest.get(at.base, 1))
         if count > 1:
             self._lines.append("float4;")  # the places may be multiples
         for n in range(max(1, count)) if count <= _MOST else (0, count - 1):
             place = f"{at.base}[{at.over(self._bytes[at.base]).plus(Sum(number=n))}]"
             value = values[n * len(values) // max(1, count)] if values else ""
-            given = [self._operand(value)] if parts[0] == "st" else [*map(self._operand, others)]
+            given = [self._operand(o).as_number() for o in ([value] if parts[0] == "st" else others)]
             self._line(lines.access(parts, place, value, given), condition)
         for register in loaded:
             self._values[register] = Sum({name_of(register): 1})
@@ -237,7 +243,7 @@ class Kernel:
         halves = used & {"f16", "f16x2", "bf16", "bf16x2"} and "f32" not in used
         element = 2 if halves else min(width, 4) if "b128" in parts else width
         self._bytes[pointer] = min(element, self._bytes.get(pointer, element))
-        fitting = {t for t in used if t[0] not in "us" or t[1:] == str(8 * width)}
+        fitting = {t for t in used if t in CPP and (t[0] not in "us" or t[1:] == str(8 * width))}
         self._kinds.setdefault(pointer, set()).update(fitting or {kind})
         if parts[0] not in ("ld", "ldu", "cp"):
             self._written.add(pointer)

@@ -75,10 +75,15 @@ def needed(lines: Sequence[str]) -> list[str]:
     kept = list(lines)
     while True:
         uses = Counter(word for line in kept for word in re.findall(r"\w+", line))
-        found = [line for line in kept if (at := _GIVEN.match(line)) is None or uses[at[1]] > 1]
+        found = list[str]()
+        for line in reversed(kept):  # what a line without use has used may be without one, too
+            if (at := _GIVEN.match(line)) is None or uses[at[1]] > 1:
+                found.append(line)
+            else:
+                uses.subtract(re.findall(r"\w+", line))
         if len(found) == len(kept):
-            return found
-        kept = found
+            return kept
+        kept = found[::-1]
 
 
 def strides(name: str, body: str) -> bool:
