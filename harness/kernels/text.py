@@ -38,7 +38,6 @@ _HIDDEN = str.maketrans("*&[]", "\0\1\2\3")  # in template arguments, which are 
 _SHOWN = str.maketrans("\0\1\2\3", "*&[]")
 INDICES = "(?:threadIdx|blockIdx)"
 # Blocks of which axes are not said; a group of the threads of one is none.
-_ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|this_grid|grid_group|cluster|group_index|block_(?:index|rank)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,15 +264,8 @@ def declared_at(text: str, begin: int, after: int) -> Entry | None:
         template=tuple(p.partition("=")[0].rstrip() for p in given),
         defaults=tuple(p.partition("=")[2].strip() for p in given),
         bounds=bounds,
-        flat=_flat(text),
+        flat=items.flat(text),
     ).with_body(items.counted(own))
-
-
-@functools.lru_cache(maxsize=_KEPT)
-def _flat(text: str) -> frozenset[str]:
-    """Return the axes along which nothing in a text asks for the block."""
-    counted = items.counted(text)
-    return frozenset(a for a in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{a}\b", counted))
 
 
 def dimensions(body: str, index: str) -> int:

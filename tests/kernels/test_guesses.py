@@ -432,7 +432,7 @@ def test_a_parameter_to_which_host_code_gives_0_or_1_is_no_size(tmp_path: Path) 
             (PRODUCT, "1,1,1", "C[(row", "C[(row + 1"),
             (PRODUCT, "1,1,1", "        __syncthreads();\n    }", "    }"),
             (TURNED, "2,2,1", "nx / 32", "nx / 16"),
-            (WIDE, "1,1,1", "y * W", "y * W + W"),
+            (WIDE, "1,1,1", "y * W", "y * W + 8"),
             (TURNED, "2,2,1", "    __syncthreads();\n", ""),
         ],
         lambda source, grid, old, new: source is TURNED and "sync" in old,

@@ -343,11 +343,8 @@ def threads(body: str, thread: str, elements: int, known: values.Values) -> int:
     Each has as many of these, where nothing else is added to a block's first; `thread` is a pattern of its
     index.
     """
-    places = [s for s in re.split(r"[;{}]", body) if re.search(r"\bblockIdx\b", s)]
-    own = {
-        known.number(n) or 1 if n else 1
-        for s in places
-        for n in re.findall(rf"\+\s*(?:{thread})(?:\s*\*\s*(\w+)\b)?", s)
-    }
+    places = " ".join(s for s in re.split(r"[;{}]", body) if re.search(r"\bblockIdx\b", s))
+    times = re.findall(rf"\+\s*(?:{thread})(?:\s*\*\s*(\w+)\b)?", places)
+    own = {known.number(n or "1") or 1 for n in times}
     each = own.pop() if len(own) == 1 else 1
     return elements // each if each > 1 and elements % each == 0 < elements - each else elements

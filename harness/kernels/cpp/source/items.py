@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ _BY_ROWS = re.compile(  # of grids that PyTorch's old kernels have, whose blocks
 )
 _PRODUCT = re.compile(r"([-/%]\s*)?\b__u?mul24\s*\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)")
 _ONE = re.compile(r"(?<!\w)\(\s*(blockIdx\s*\.\s*[xyz])\s*\)(?=\s*[-+*/%<>])")
+
+_ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|this_grid|grid_group|cluster|group_index|block_(?:index|rank)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,3 +170,10 @@ def counted(body: str) -> str:
     for _ in range(2):
         body = _ONE.sub(r"\1", _COUNTED.sub(lambda at: at[1] + at[2] + (at[3] or ""), body))
     return body
+
+
+@functools.lru_cache(maxsize=8)
+def flat(text: str) -> frozenset[str]:
+    """Return the axes along which nothing in a text asks for the block."""
+    whole = counted(text)
+    return frozenset(a for a in "yz" if not re.search(_ANY_BLOCK + rf"|blockIdx\s*\.\s*{a}\b", whole))
