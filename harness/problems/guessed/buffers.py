@@ -241,19 +241,19 @@ class Parameters:
             ends, shifts = means.ends(name, sizes, fixed, grid), means.shifts(name, sizes)
             if count > reach.LONGEST:
                 continue
-            if self._unbounded(name, reached[name], ends | shifts, means) and not reach.past(
-                count, ends | shifts, first
-            ):
+            in_bytes = any("sizeof" in place for place in extents.places(self.entry.body, name))
+            past = reach.past(count, ends | shifts, first)
+            if not in_bytes and not past and self._unbounded(name, reached[name], ends | shifts, means):
                 sure = not reach.near(count, ends)
                 (more if sure or count in ends else doubted)[name] = count + (rest > 0)
                 continue
             if not rest and (((twice or not sizes) and count in ends) or count in shifts):
                 more[name] = count
-            elif not doubts or any("sizeof" in place for place in extents.places(self.entry.body, name)):
+            elif not doubts or in_bytes:
                 continue
             elif twice and name not in self._made:
                 far = count in means.unguarded(name, sizes | fixed, threads)
-                if not far and not reach.past(count, ends | shifts, first):
+                if not far and not past:
                     doubted[name] = count + (rest > 0)
             elif name in in_doubt(problem):
                 doubted[name] = count + (rest > 0)
