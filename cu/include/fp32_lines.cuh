@@ -30,7 +30,7 @@ struct Fp32Lines {
 
     __device__ Fp32Lines(const Map& map, const float* matrix, unsigned first, int count, int ld)
         : map(map), matrix(matrix), first(first), last(count - 1 - first), ld(ld),
-          mapped(exists(map) && aligned16(matrix, ld)), pairs(((unsigned long long)matrix / 4 | ld) % 2 == 0)
+          mapped(exists(map) && aligned16(matrix, ld)), pairs(aligned8(matrix, ld))
     {
     }
 

@@ -60,7 +60,7 @@ struct Fp32Tile {
     __device__ Fp32Tile(const Map& map, const float* matrix, unsigned first, int count, int ld)
         : map(map), matrix(matrix), first(first), last(count - 1 - first), ld(ld),
           mapped(!ALONG_K && exists(map) && aligned16(matrix, ld)),
-          pairs(!ALONG_K && SIDE % 64 == 0 && ((unsigned long long)matrix / 4 | ld) % 2 == 0)
+          pairs(!ALONG_K && SIDE % 64 == 0 && aligned8(matrix, ld))
     {
     }
 

@@ -12,6 +12,13 @@ __device__ inline bool aligned16(const T* matrix, int ld)
     return (unsigned long long)matrix % 16 == 0 && ld % (16 / (int)sizeof(T)) == 0;
 }
 
+// The same of 8 bytes; elements lie at multiples of their own size.
+template <class T>
+__device__ inline bool aligned8(const T* matrix, int ld)
+{
+    return ((unsigned long long)matrix / sizeof(T) | ld) % (8 / sizeof(T)) == 0;
+}
+
 // Load the first `count` of four floats. The others become zero, and their memory is not touched.
 __device__ inline float4 load4(const float* p, int count)
 {

@@ -202,10 +202,9 @@ def _alone(
 ) -> Measurement:
     """Emulate one kernel on these inputs, as `row` does, in this memory."""
     variant, memory = built.variant, memory or Memory()
-    first = problem, inputs
     try:
         run, arrays = launch(built, problem, inputs, options, memory)
-        problem, inputs, memory, run, arrays = longest(
+        problem, inputs, memory, run, arrays, ran = longest(
             built,
             (problem, inputs, memory, run, arrays),
             options,
@@ -224,7 +223,6 @@ def _alone(
         return replace(failed, emulation=Emulation(findings=seen, instructions=())) if seen else failed
     except Exception as e:  # a defect of ours in one row must not take the others with it
         return Measurement.failed_with(built, problem, f"the emulator failed: {type(e).__name__}: {e}")
-    ran = problem is first[0] or inputs is not first[1]  # else one with longer buffers had no time or room
     verdict, wrong = judged(problem, inputs, reference, arrays)
     wrong = explained(wrong, run)
     bits = _bits(problem, arrays) if options.repeats else b""

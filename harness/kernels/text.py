@@ -37,7 +37,6 @@ _TYPE_WORDS = frozenset(["int", "char", "short", "long", "float", "double", "uns
 _HIDDEN = str.maketrans("*&[]", "\0\1\2\3")  # in template arguments, which are no pointers by that
 _SHOWN = str.maketrans("\0\1\2\3", "*&[]")
 INDICES = "(?:threadIdx|blockIdx)"
-# Blocks of which axes are not said; a group of the threads of one is none.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ _MEMORY = ("ld", "st", "atom", "red")
 _MOST, _LARGE = 3, 2**28  # launches with longer buffers, and bytes of these
 # A problem, its inputs, and what a launch left: memory, what the emulator saw, arrays.
 _Launched = tuple[Problem, Mapping[str, NDArray[Any]], Memory, Emulation, dict[str, NDArray[Any]]]
+_Longest = tuple[Problem, Mapping[str, NDArray[Any]], Memory, Emulation, dict[str, NDArray[Any]], bool]
 _SAID = 3  # stores seen too late of which a row tells
 
 
@@ -201,17 +202,17 @@ def longest(
     options: Options,
     inputs: Callable[[Problem], Mapping[str, NDArray[Any]]],
     most: int = _MOST,
-) -> _Launched:
+) -> _Longest:
     """Launch a kernel with guessed arguments again where a buffer is longer than guessed, so often at `most`.
 
-    A buffer that is as long as its kernel goes may lead to others. Return the problem, its inputs, and what
-    the launch left. Where nothing is longer that is the `first` one's, and where such a launch would be one
-    too many or has no time or room, without what rests on the lengths: the problem then is that of the launch
-    that there was not. What is wrong with a longer launch is raised.
+    A buffer that is as long as its kernel goes may lead to others. Return the problem, its inputs, what the
+    launch left, and True. Where nothing is longer that is the `first` one's, and where such a launch would be
+    one too many or has no time or room, without what rests on the lengths: the problem then is that of the
+    launch that there was not, and False is returned. What is wrong with a longer launch is raised.
     """
     problem, given, memory, run, arrays = first
     if (more := lengthened(built, problem, run.reached, options)) is None:
-        return first
+        return *first, True
     if most:
         with contextlib.suppress(OutOfTime, NeedsGpu, MemoryError):
             if more.buffer_bytes <= _LARGE:
@@ -219,8 +220,8 @@ def longest(
                 left = launch(built, more, made, options, other)
                 return longest(built, (more, made, other, *left), options, inputs, most - 1)
     if not options.doubts:
-        return first
-    return more, given, memory, replace(run, findings=kept(run.findings, more)), arrays
+        return *first, True
+    return more, given, memory, replace(run, findings=kept(run.findings, more)), arrays, False
 
 
 def lengthened(

@@ -138,7 +138,7 @@ def test_a_name_that_ends_like_another_one_is_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_length_that_no_launch_has_is_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a kernel did not end with buffers as long as it goes, their overruns were told."""
+    """Overruns of buffers were told where a kernel did not end with buffers as long as it goes."""
     monkeypatch.setattr(further, "_LARGE", 1)
     code, output = check(tmp_path, FAR)
     assert code == 3 and "out of bounds" not in output and "-a y=2500 (1000 guessed)" in output, output

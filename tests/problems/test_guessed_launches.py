@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from harness.cli import main
 from harness.kernels.cpp.source import items
+from shared.checking import check
 
 ONE = """__global__ void own(char* a, int n) {
   int i = blockIdx.x;
@@ -153,13 +152,6 @@ ROWS = """__global__ void doubled(float* y, const float* x, long n) {
   y[i] += 2 * x[i];
 }
 """
-
-
-def check(folder: Path, source: str, *more: str) -> tuple[int, str]:
-    """Return the exit code of `harness check`, and what it says."""
-    (path := folder / "k.cu").write_text(source)
-    ran = CliRunner().invoke(main, ["check", str(path), *more])
-    return ran.exit_code, " ".join(ran.output.split())
 
 
 slow = pytest.mark.slow

@@ -40,7 +40,7 @@ _ASKS_THREAD = re.compile(
 )
 _TELLS_NOTHING = re.compile(  # statements, C's and CUDA's functions
     r"if|for|while|switch|return|sizeof|printf|assert|atomic\w+|clock\w*|curand\w*|make_\w+|__[a-z]\w+"
-    r"|(?:std::)?f?(?:abs|min|max|r?sqrt|exp2?|log(?:2|10)?|pow|sin|cos|tan|a?tanh?2?|floor|ceil|round|mod|ma)f?"
+    r"|f?(?:abs|min|max|r?sqrt|exp2?|log(?:2|10)?|pow|sin|cos|tan|a?tanh?2?|floor|ceil|round|mod|ma)f?"
     r"|int|float|double|char|bool|unsigned|long|u?int\d+_t|size_t"
 )
 _MACRO = re.compile(r"\b[A-Z][A-Z\d_]{2,}\b")

@@ -240,8 +240,8 @@ def ends(body: str, pointer: str, values: Values) -> Iterator[Expr]:
     for name in filter(str.isidentifier, places):
         for at in re.finditer(rf"\b{name}\s*(?:<|>=)(?!=)", body):
             end = re.split(r"&&|\|\||\?", value_at(body, at.end()))[0]
-            if _FEW < (values.number(end) or 0) <= _MOST:
-                yield Expr.parse(values.number(end) or 0)
+            if _FEW < (number := values.number(end) or 0) <= _MOST:
+                yield Expr.parse(number)
             for _ in range(_DEEPEST):
                 if len(end) < _LONG:
                     end = re.sub(_WORD, lambda word: f"({given.get(word[1], word[1])})", end)

@@ -192,11 +192,9 @@ def junit(rows: Sequence[Measurement], skipped: Sequence[Skipped] = ()) -> str:
             kinds = ", ".join(dict.fromkeys(f.kind for f in told if f.level == "error")) or row.status
             part = ElementTree.SubElement(case, tag, message=_xml(kinds), type=_xml(row.status))
             part.text = _xml("\n".join(map(str, told)))
-        elif unsure(row.problem):
+        elif lengths := unsure(row.problem):
             counts["skipped"] += 1
-            said = (
-                f"in doubt, as the kernel goes farther than the text says: {', '.join(unsure(row.problem))}"
-            )
+            said = f"in doubt, as the kernel goes farther than the text says: {', '.join(lengths)}"
             ElementTree.SubElement(case, "skipped", message=_xml(said))
         if told and row.status not in (*UNCHECKED, *FAILURES):
             ElementTree.SubElement(case, "system-out").text = _xml("\n".join(map(str, told)))

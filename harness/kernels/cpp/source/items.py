@@ -36,7 +36,7 @@ _BY_ROWS = re.compile(  # of grids that PyTorch's old kernels have, whose blocks
 )
 _PRODUCT = re.compile(r"([-/%]\s*)?\b__u?mul24\s*\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)")
 _ONE = re.compile(r"(?<!\w)\(\s*(blockIdx\s*\.\s*[xyz])\s*\)(?=\s*[-+*/%<>])")
-
+# Blocks of which axes are not said; a group of the threads of one is none.
 _ANY_BLOCK = r"blockIdx(?!\s*\.)|ctaid|this_grid|grid_group|cluster|group_index|block_(?:index|rank)"
 
 

@@ -97,53 +97,57 @@ def _one_each(letters: re.Match[str]) -> str:
 
 def _of_warp(entry: Entry, items: Mapping[str, int]) -> Iterator[tuple[str, tuple[Part, ...]]]:
     """Yield the bounds of a launch, lengths and their product, and arrays of up to four dimensions."""
-    first, *others = entry.parameters or (Parameter(name="", of_entry="", type="", pointer=False, bytes=0),)
-    loaded = assembly.loaded(entry, first)
-    if first.bytes == _BOUNDS[1] and loaded is not None and _older(loaded):
-        used = range(max((d + 1 for d in range(4) if 4 * d in loaded), default=1))
-        told = {d: f"{first.name}_m{4 * d}" for d in used}
-        yield (
-            first.of_entry,
-            (
-                *(Part(at=4 * d, type="u32", name=told.get(d, ""), factor=1) for d in range(4)),
-                Part(at=16, type="u32", factor=len(used)),
-                Part(at=24, over=tuple(told.values()), factor=1),
-            ),
-        )
-    elif first.bytes in _BOUNDS and loaded is not None:
-        two = 4 in loaded if first.bytes == _BOUNDS[0] else None
-        rank = (2 if two else 1) if two is not None else 4 if 12 in loaded else 3
-        lengths = tuple(f"{first.name}_m{4 * d}" for d in range(rank))
-        together = (THREADS,) if re.search(r"\bbar(?:rier)?\.", entry.body) else ()  # tiles are a block's
-        yield (
-            first.of_entry,
-            (
-                *(Part(at=4 * d, type="u32", name=n) for d, n in enumerate(lengths)),
-                Part(at=first.bytes - 16, over=(*lengths, *together), factor=1),
-                Part(at=first.bytes - 8, over=together, factor=1),  # threads of a place
-            ),
-        )
-    for p in (p for p in others if p.bytes == _ARRAY):
-        if (loaded := assembly.loaded(entry, p)) is None or not _is_array(loaded):
+    for n, p in enumerate(entry.parameters):
+        if (loaded := assembly.loaded(entry, p)) is None:
             continue
-        rank = max((at % 16 // 4 + 1 for at in loaded if 16 <= at < 48), default=1)
-        names, data = [f"{p.name}_m{16 + 4 * d}" for d in range(rank)], f"{p.name}_m0"
-        item = items.get(data, 4 if items else 0)
-        steps = (
-            Part(at=32 + 4 * d, type="u32", over=tuple(names[d + 1 :]), factor=item)
-            if item
-            else Part(at=32 + 4 * d, type="u32", name=f"{p.name}_m{32 + 4 * d}")
-            for d in range(rank)
-        )
-        yield (
-            p.of_entry,
-            (
-                Part(at=0, name=data, pointer=True, over=tuple(names), factor=item),
-                *(Part(at=16 + 4 * d, type="u32", name=n) for d, n in enumerate(names)),
-                *steps,
-                Part(at=48, type="u32", factor=rank),
-            ),
-        )
+        if n == 0 and p.bytes in _BOUNDS:
+            older = p.bytes == _BOUNDS[1] and _older(loaded)
+            yield p.of_entry, _older_bounds(p, loaded) if older else _bounds(entry, p, loaded)
+        elif n and p.bytes == _ARRAY and _is_array(loaded):
+            yield p.of_entry, _array(p, loaded, items)
+
+
+def _bounds(entry: Entry, p: Parameter, loaded: Mapping[int, str]) -> tuple[Part, ...]:
+    """Return one to four lengths, the product of all, and how many threads each place has."""
+    few, many = ((1, 2), (3, 4))[p.bytes == _BOUNDS[1]]
+    lengths = tuple(f"{p.name}_m{4 * d}" for d in range(many if 4 * (many - 1) in loaded else few))
+    together = (THREADS,) if re.search(r"\bbar(?:rier)?\.", entry.body) else ()  # tiles are a block's
+    return (
+        *(Part(at=4 * d, type="u32", name=n) for d, n in enumerate(lengths)),
+        Part(at=p.bytes - 16, over=(*lengths, *together), factor=1),
+        Part(at=p.bytes - 8, over=together, factor=1),
+    )
+
+
+def _older_bounds(p: Parameter, loaded: Mapping[int, str]) -> tuple[Part, ...]:
+    """Return four lengths, how many count, and their product."""
+    count = max((d + 1 for d in range(4) if 4 * d in loaded), default=1)
+    lengths = tuple(f"{p.name}_m{4 * d}" for d in range(count))
+    return (
+        *(Part(at=4 * d, type="u32", name=n) for d, n in enumerate(lengths)),
+        *(Part(at=4 * d, type="u32", factor=1) for d in range(count, 4)),
+        Part(at=16, type="u32", factor=count),
+        Part(at=24, over=lengths, factor=1),
+    )
+
+
+def _array(p: Parameter, loaded: Mapping[int, str], items: Mapping[str, int]) -> tuple[Part, ...]:
+    """Return a pointer, lengths, strides in bytes, and how many of both there are."""
+    rank = max((at % 16 // 4 + 1 for at in loaded if 16 <= at < 48), default=1)
+    names, data = [f"{p.name}_m{16 + 4 * d}" for d in range(rank)], f"{p.name}_m0"
+    item = items.get(data, 4 if items else 0)
+    steps = (
+        Part(at=32 + 4 * d, type="u32", over=tuple(names[d + 1 :]), factor=item)
+        if item
+        else Part(at=32 + 4 * d, type="u32", name=f"{p.name}_m{32 + 4 * d}")
+        for d in range(rank)
+    )
+    return (
+        Part(at=0, name=data, pointer=True, over=tuple(names), factor=item),
+        *(Part(at=16 + 4 * d, type="u32", name=n) for d, n in enumerate(names)),
+        *steps,
+        Part(at=48, type="u32", factor=rank),
+    )
 
 
 def _older(loaded: Mapping[int, str]) -> bool:

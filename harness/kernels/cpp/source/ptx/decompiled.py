@@ -47,7 +47,7 @@ def passed(ptx: str, entry: str) -> list[Passed]:
 
 def block(ptx: str, entry: str) -> tuple[int, ...]:
     """Return the threads of a block along each axis, where PTX says them; else nothing."""
-    return _kernels(ptx)[entry][2] if entry in _kernels(ptx) else ()
+    return _kernels(ptx).get(entry, ("", [], ()))[2]
 
 
 @functools.lru_cache(maxsize=8)

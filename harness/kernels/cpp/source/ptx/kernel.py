@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from harness.kernels.cpp.source.ptx import assembly, conventions, lines
 from harness.kernels.cpp.source.ptx.assembly import STATEMENT, name_of
-from harness.kernels.cpp.source.ptx.lines import CPP, ELEMENTS, NUMBERS, element, used
+from harness.kernels.cpp.source.ptx.lines import CPP, ELEMENTS, NUMBERS, REGISTER, element, used
 from harness.kernels.cpp.source.ptx.sums import Sum, compared, computed, negated, simple
 
-_REGISTER = re.compile(r"%[\w$]+(?:\.[xyz])?")
 _ADDRESS = re.compile(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\w+)\s*)?\]")
 _SPECIAL = {
     f"%{register}.{axis}": f"{name}.{axis}"
@@ -39,7 +38,7 @@ class Kernel:
         self._labels = {  # behind which nothing but the end comes
             s for s, n in zip(self._statements, self._statements[1:], strict=False) if n in ("ret", "exit")
         }
-        self._uses = Counter(word for s in self._statements for word in _REGISTER.findall(s))
+        self._uses = Counter(word for s in self._statements for word in REGISTER.findall(s))
         self._set = Counter(name for s in self._statements for name in assembly.set_by(s))
         self._types = used(self._statements)
         self._bytes, self._kinds = dict[str, int](), dict[str, set[str]]()
@@ -181,13 +180,13 @@ class Kernel:
     def _access(self, opcode: str, operands: Sequence[str], condition: str) -> None:
         """Write an access to where a parameter leads; of what is loaded from elsewhere nothing is known."""
         parts, places = opcode.split("."), [o for o in operands if o.startswith("[")]
-        loaded = _REGISTER.findall(operands[0]) if parts[0] in ("ld", "ldu", "atom") else []
+        loaded = REGISTER.findall(operands[0]) if parts[0] in ("ld", "ldu", "atom") else []
         if parts[:2] == ["ld", "param"] and places:
             for n, register in enumerate(loaded):
                 self._assign(register, self._argument(places[0], n, parts[-1]), condition)
             return
         if "tensor" in parts:  # where a box lies says how many there are
-            corners = (r for o in places for r in _REGISTER.findall(o.partition("(")[2]))
+            corners = (r for o in places for r in REGISTER.findall(o.partition("(")[2]))
             self._lines += [f"corner = {self._operand(r)};" for r in corners]
         at = next((found for o in places if (found := self._place(o)) is not None and found.base), None)
         if at is None:
@@ -239,7 +238,7 @@ class Kernel:
         if parts[0] in ("atom", "red"):
             kind = kind.replace("b", "u") if kind in ("b32", "b64") else kind  # of flags and locks
         used = {t for register in values for t in self._types.get(register, ())}
-        width = 16 if "b128" in parts else int(re.findall(r"8|16|32|64", kind)[0]) // 8
+        width = 16 if "b128" in parts else assembly.bytes_of(kind)
         halves = used & {"f16", "f16x2", "bf16", "bf16x2"} and "f32" not in used
         element = 2 if halves else min(width, 4) if "b128" in parts else width
         self._bytes[pointer] = min(element, self._bytes.get(pointer, element))

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from harness.kernels.cpp.source.ptx.assembly import name_of
+from harness.kernels.cpp.source.ptx.assembly import bytes_of, name_of
 from harness.kernels.cpp.source.ptx.conventions import Part
 from harness.kernels.cpp.source.ptx.sums import Sum
 
@@ -24,7 +24,7 @@ _TYPED = re.compile(
     r"(?:@\S+ )?(?!cvt|mov|st|ld|red|atom)\S*?\.(f64|f32|f16x2|f16|bf16x2|bf16|[us](?:16|32|64))\b"
 )
 _CONVERTED = re.compile(r"(?:@\S+ )?cvt\S*?\.(\w+)\.(\w+) (%[\w$]+), *(%[\w$]+)")
-_REGISTER = re.compile(r"%[\w$]+(?:\.[xyz])?")
+REGISTER = re.compile(r"%[\w$]+(?:\.[xyz])?")
 _ATOMICS = ("add", "cas", "exch", "min", "max", "and", "or", "xor", "inc", "dec")
 _GIVEN = re.compile(r"int (\w+) = ")
 
@@ -37,7 +37,7 @@ def used(statements: Iterable[str]) -> dict[str, set[str]]:
             for kind, register in ((at[1], at[3]), (at[2], at[4])):
                 found.setdefault(register, set()).add(kind)
         elif at := _TYPED.match(s):
-            for register in _REGISTER.findall(s):
+            for register in REGISTER.findall(s):
                 found.setdefault(register, set()).add(at[1])
     return found
 
@@ -45,7 +45,7 @@ def used(statements: Iterable[str]) -> dict[str, set[str]]:
 def element(kinds: set[str], width: int) -> str:
     """Return the C++ of an element of so many bytes: as its values are used, else as they are loaded."""
     order = [k for k in CPP if k in kinds and not k.startswith("b")] + [k for k in CPP if k in kinds]
-    fitting = [k for k in order if int(re.findall(r"8|16|32|64", k)[0]) == 8 * width]
+    fitting = [k for k in order if bytes_of(k) == width]
     return CPP[(fitting or order or ["b8"])[0]]
 
 

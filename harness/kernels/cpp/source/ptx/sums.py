@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _BETWEEN = {"and": "&", "xor": "^", "div": "/", "rem": "%", "shl": "<<", "shr": ">>"}
-
-
 _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="} | {
     "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
 }  # fmt: skip
