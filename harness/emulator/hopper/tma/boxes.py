@@ -110,7 +110,7 @@ def _column_of(map_: Map, at: tuple[int, ...], offsets: tuple[int, ...]) -> Box:
         index = np.where(later < 0, base + step * number, low + step * (later % row)) + offset
         address, inside = _along(map_, axis, index, address, inside)
         number = np.where(later < 0, 0, later // row + 1)
-    address, inside = _along(map_, len(at) - 1, at[-1] + map_.steps[-1] * number, address, inside)
+    address, inside = _along(map_, len(at) - 1, at[-1] + number, address, inside)
     return Box(address=address.ravel(), inside=inside.ravel())
 
 

@@ -20,13 +20,14 @@ from harness.emulator.hopper.order.global_memory import STORES
 from harness.emulator.hopper.order.races import misuse
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.hopper.tma.boxes import gather
-from harness.emulator.hopper.tma.transfer import Transfer, groups_of
+from harness.emulator.hopper.tma.transfer import Transfer, groups_of, unaligned
 from harness.emulator.instructions.predicates import broadcast_mask
 from harness.emulator.memory import SHARED_BASE, WINDOW
 from harness.emulator.numbers.values import Integer, Lanes, mask_of
 from harness.emulator.ptx.program import Instruction
 
 _REDUCTIONS = {"add", "min", "max", "and", "or", "xor", "inc", "dec"}
+_BOX = re.compile(r"\[\s*([\w$%.]+)\s*,\s*\{([^}]*)\}\s*\]")  # a tensor map and the indices of a box
 _ELEMENTS = {
     "f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "s32": "INT32", "s64": "INT64",
 }  # fmt: skip
@@ -40,11 +41,64 @@ def cp_bulk(decoder: Decoder, ins: Instruction) -> Run | Attempt:
         return _commit
     if "wait_group" in parts:
         return _wait(int(ins.operands[0], 0), "read" in parts)
-    if "prefetch" in parts:
-        return lambda group, where: None
     if {"im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4"} & set(parts):
         raise decoder.refusal(ins)
+    if "prefetch" in parts:
+        return _prefetch(decoder, ins)
     return _copy(decoder, ins)
+
+
+def _prefetch(decoder: Decoder, ins: Instruction) -> Run:
+    """Decode a prefetch to L2, which moves nothing here: its rules are those of a load."""
+    match = _BOX.fullmatch(ins.operands[0]) if "tensor" in ins.opcode else None
+    if match is None:
+        if "tensor" in ins.opcode:
+            raise decoder.refusal(ins)
+        return _prefetch_bytes(
+            decoder.address(ins, ins.operands[0]), decoder.integer(ins, ins.operands[1], 32), ins
+        )
+    im2col = "im2col" in ins.opcode
+    texts = _list(ins.operands[1]) if im2col and len(ins.operands) > 1 else []
+    pointer = decoder.integer(ins, match[1], 64)
+    indices = [decoder.integer(ins, text, 32) for text in _list(match[2])]
+    offsets = [decoder.integer(ins, text, 16) for text in texts]
+    if len(offsets) != (len(indices) - 2 if im2col else 0):
+        raise decoder.refusal(ins)
+
+    def begin(group: Group, lane: int) -> None:
+        map_ = _map(group, ins, _value(group, pointer(group), lane), len(indices))
+        if map_ is None:
+            return
+        at = tuple(_value(group, index(group), lane) for index in indices)
+        away = tuple(_value(group, offset(group), lane) & 0xFFFF for offset in offsets)
+        if what := map_.stray(at, away) if map_.im2col else unaligned(map_, at):
+            misuse(group, ins, what, kind="TMA misuse")
+
+    return _each(begin)
+
+
+def _prefetch_bytes(far: Callable[[Group], tuple[Integer, int]], size: Reader, ins: Instruction) -> Run:
+    """Return a prefetch of plain bytes: address and size are multiples of 16."""
+
+    def begin(group: Group, lane: int) -> None:
+        address, count = _address(group, far, lane), _value(group, size(group), lane)
+        if address % 16 or count % 16:
+            what = (
+                f"a prefetch of {count} bytes from {address % 16} past a multiple of 16: PTX wants multiples"
+            )
+            misuse(group, ins, what, kind="TMA misuse")
+
+    return _each(begin)
+
+
+def _each(begin: Callable[[Group, int], None]) -> Run:
+    """Return what begins something in each lane by itself."""
+
+    def run(group: Group, where: Lanes) -> None:
+        for lane in np.nonzero(broadcast_mask(where, group.shape)[:, 0])[0].tolist():
+            begin(group, lane)
+
+    return run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +125,7 @@ def _operands(decoder: Decoder, ins: Instruction, *, loads: bool) -> Operands:
     tensor = "tensor" in ins.opcode
     target, source, *rest = ins.operands
     mapped, plain = (source, target) if loads else (target, source)
-    match = re.fullmatch(r"\[\s*([\w$%.]+)\s*,\s*\{([^}]*)\}\s*\]", mapped) if tensor else None
+    match = _BOX.fullmatch(mapped) if tensor else None
     if tensor and match is None:
         raise decoder.refusal(ins)
     size = None if tensor else decoder.integer(ins, rest.pop(0), 32)

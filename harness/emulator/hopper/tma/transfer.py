@@ -57,22 +57,27 @@ class Transfer:
     reduction: str
     element: str
 
+    @property
+    def near(self) -> bool:
+        """Tell whether it copies from shared memory to that of another block."""
+        return "shared::cta" in self.ins.opcode and "shared::cluster" in self.ins.opcode
+
     def aligned(self) -> bool:
         """Return whether addresses and size keep the rules; report it otherwise."""
         faults = []
         if self.map is not None:
             faults += [(self.start % 128, f"a box at byte {self.start & _WINDOW_MASK} of shared memory", 128)]
-            if not self.map.im2col:  # "an illegal instruction" on an H200, though PTX names no such rule
-                begin = self.at[0] * self.map.size
-                faults += [(begin % 16, f"a box from index {self.at[0]} of its rows on, byte {begin}", 16)]
-                if "bulk_group" in self.ins.opcode and min(self.at) < 0:
+            if not self.map.im2col:
+                what = unaligned(self.map, self.at)
+                if not what and "bulk_group" in self.ins.opcode and min(self.at) < 0:
                     what = f"a store of a box that begins at {self.at}, outside the tensor: only loads may"
+                if what:
                     misuse(self.group, self.ins, what, kind="TMA misuse")
                     return False
         else:
             faults += [(self.start % 16, f"a copy at byte {self.start & _WINDOW_MASK} of shared memory", 16)]
             faults += [
-                (self.far % 16, "a copy at an address of global memory", 16),
+                (self.far % 16, f"a copy at an address of {'shared' if self.near else 'global'} memory", 16),
                 (self.size % 16, f"a copy of {self.size} bytes", 16),
             ]
         for bad, what, need in faults:
@@ -80,15 +85,12 @@ class Transfer:
                 misuse(self.group, self.ins, f"{what}, which is no multiple of {need}", kind="TMA misuse")
                 return False
         low = self.start & _WINDOW_MASK
-        if low + self.size > self.group.launch.shared_size:
-            misuse(
-                self.group,
-                self.ins,
-                f"{self.size} bytes at byte {low} of shared memory, of which there are "
-                f"{self.group.launch.shared_size:,}",
-                kind="out of bounds",
-            )
-            return False
+        for begin in (low, self.far & _WINDOW_MASK) if self.near else (low,):
+            if begin + self.size > self.group.launch.shared_size:
+                what = f"{self.size} bytes at byte {begin} of shared memory, of which there are "
+                what += f"{self.group.launch.shared_size:,}"
+                misuse(self.group, self.ins, what, kind="out of bounds")
+                return False
         means = self.group.launch.code.pointed.get(self.ins.index)
         if means is not None and not 0 <= low - means.offset <= means.size - self.size:
             name = self.group.launch.variable("shared", means.offset)[0]
@@ -277,6 +279,19 @@ class Transfer:
             new = reduced(gather(arena, address, new.dtype.itemsize), new, self.reduction, self.element)
         scatter(arena, address, new)
         self.group.launch.progress += 1
+
+
+def unaligned(map_: tensormap.Map, at: tuple[int, ...]) -> str:
+    """Return what is wrong with where a box begins in its row.
+
+    It is "an illegal instruction" to an H200, though PTX names no such rule.
+    """
+    begin = at[0] * map_.size
+    return (
+        f"a box from index {at[0]} of its rows on, byte {begin}, which is no multiple of 16"
+        if begin % 16
+        else ""
+    )
 
 
 def _visible(group: Group, ins: Instruction, barrier: Mbarrier, known: Known | None) -> None:
