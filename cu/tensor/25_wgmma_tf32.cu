@@ -343,6 +343,11 @@ extern "C" __global__ void
             return epilogue(alpha * sums[half][i], TRANSA ? n : m, TRANSA ? m : n);
         };
 
+        // TMA's boxes of 32 columns write parts of sectors at both ends of each row, if rows of C begin within a sector; L2 takes
+        // 1.5 times as long for a part as for a whole one. That matters for results that are all there is to write.
+        const bool wide_rows = COLUMNS == 128 && (TRANSA || !PINGPONG) && CLUSTER == 1 && K <= 64 && (long long)M * N >= 1 << 23
+                               && aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(float))
+                               && ((unsigned long long)C % 32 || ldc % 8);
         const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + warp / 2) : "memory"); };
         if (SPLIT > 1) {
             named_barrier_sync<CONSUMERS>();  // all have read the last stage
@@ -383,6 +388,61 @@ extern "C" __global__ void
                     reduce_parts<CONSUMERS, 1, 8>([&](unsigned i) { return pieces[low + i * SPLIT]; }, 0, sharers - 1, self,
                                                   PIECE, store);
             }
+        } else if (wide_rows) {
+            // Through shared memory, too, but rows of 128 columns at a time, which lie in boxes of all warps side by side. With
+            // TRANSA each second row of two warps' 32 lies in their two boxes.
+            constexpr int WARPS = TRANSA ? 2 : CONSUMERS / 32, ROWS = TRANSA ? 16 : 32, APART = TRANSA ? 2 : 1;
+            const auto all_warps = [&] {
+                if (TRANSA) both_warps();
+                else named_barrier_sync<CONSUMERS>();
+            };
+            const auto store_rows = [&](int down, int right) {  // from there in C on
+                const int n = right + 4 * lane;
+                #pragma unroll
+                for (int i = warp % WARPS; i < ROWS; i += 4 * WARPS) {
+                    float4 v[4];  // read before any of them is stored
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j) {
+                        const int from = i + j * WARPS;
+                        v[j] = *(const float4*)(TRANSA ? Cs[warp / 2][0][0] + from * 128 + (4 * lane ^ from % 4 * 8)
+                                                       : &Cs[lane / 8][0][from][4 * lane % 32 ^ from % 8 * 4]);
+                    }
+                    #pragma unroll
+                    for (int j = 0; j < 4; ++j)
+                        if (const unsigned r = down + (i + j * WARPS) * APART; r < c_rows)
+                            store4(own_c + (long long)r * ldc + n, &v[j].x, c_columns - n, true, alpha, beta, epilogue, r, n);
+                }
+            };
+#if TRANSA
+            #pragma unroll
+            for (int half = 0; half < HALVES; ++half)
+                #pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    all_warps();  // the last rows have been read
+                    #pragma unroll
+                    for (int i = 2 * e; i < BM / 2; i += 4) {
+                        const int to = n_first / 2;
+                        *(float2*)(Cs[warp / 2][0][0] + to * 128 + (2 * i - 4 * e + 2 * k_lane ^ to % 4 * 8))
+                            = make_float2(sums[half][i], sums[half][i + 1]);
+                    }
+                    all_warps();
+                    store_rows(column_of(half) + e, row);
+                }
+#else
+            #pragma unroll
+            for (int m = 0; m < BM; m += 32) {
+                all_warps();  // the last rows have been read
+                #pragma unroll
+                for (int j = 0; j < 4; ++j)
+                    #pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        const int i = m / 2 + 4 * j + e;
+                        store_two(Cs[warp / 2][0][0], 32, 8 * j, 0, e, true, sums[0][i], sums[0][i + 2]);
+                    }
+                all_warps();
+                store_rows(row + m, tile_col);
+            }
+#endif
         } else if (aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(float)) && c_columns % 4 == 0 && beta == 0.f) {  // TMA writes 16 bytes or none
             // TMA stores boxes of 32 x 32, from two places in turn, while the next tile begins.
             const bool leader = warp % 2 == 0 && lane == 0;

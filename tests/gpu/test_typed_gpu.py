@@ -206,6 +206,7 @@ VARIANTS = [
     ("25_wgmma_tf32", {"BM": 128, "STAGES": 6, "PINGPONG": 1}, (4096, 4104, 264)),
     ("25_wgmma_tf32", {"BM": 160, "STAGES": 5, "PINGPONG": 1, "CLUSTER": 2, "ALONG_N": 1}, (5000, 4104, 328)),
     ("25_wgmma_tf32", {"BM": 224, "BN": 64, "STAGES": 5, "PINGPONG": 1, "CLUSTER": 2}, (4096, 4101, 100)),
+    ("25_wgmma_tf32", {"BM": 128, "STAGES": 6}, (3400, 3004, 40)),  # in rows of 128 columns
     ("25_wgmma_tf32", {"BM": 96, "BN": 64, "STAGES": 8, "CLUSTER": 8}, (9400, 60, 3801)),
     ("25_wgmma_tf32", {"BM": 160, "STAGES": 5, "CLUSTER": 4}, (5024, 272, 2208)),
     *(("26_wgmma_split", {"SPLIT": split}, (300, 520, 1000)) for split in (1, 3, 5, 6, 7, 8)),
