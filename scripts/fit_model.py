@@ -54,12 +54,13 @@ from harness.support import files
 from tune_matmul import TABLE, text
 
 _HINT = "benchmarks/shapes.py --regret N --json FILE"
-_SINCE = (
-    "--since UTC KERNEL[:odd, :unmapped, :late, :PARAM=VALUE] ...: when they changed, as 2026-11-28T15:30"
-)
+_KINDS = "[:odd, :unmapped, :late, :written, :PARAM=VALUE]"
+_SINCE = f"--since UTC KERNEL{_KINDS} ...: when they changed, as 2026-11-28T15:30"
 _ODD = ":odd"
 _UNMAPPED = ":unmapped"
 _LATE = ":late"
+_WRITTEN = ":written"
+_LEAST_K = 64  # with which a product is more than writing its result
 _MUCH = 16 << 20  # bytes, with which dependent_launch.cuh calls a launch one that reads much
 _PRIOR = 0.5  # weight of today's constants, in rows
 _PRIORS = {"turned_a": 4.0, "turned_b": 4.0}  # of what differs little from 1
@@ -100,11 +101,12 @@ SINCE: dict[str, Any] = {
     "nargs": "+",
     "action": "append",
     "default": [],
-    "metavar": ("UTC", "KERNEL[:odd, :unmapped, :late, :PARAM=VALUE]"),
+    "metavar": ("UTC", f"KERNEL{_KINDS}"),
     "help": "when kernels became what they are, such as 2026-11-28T15:30: their times in records from before "
     "that are earlier ones, or with :odd those of products whose results have rows that begin anywhere, with "
     ":unmapped those of operands whose rows do, with :late those of launches at whose end the next one "
-    "begins (`dependents_wait`), and with :BN=96 those with that parameter",
+    "begins (`dependents_wait`), with :written those with a k of at most 64 and rows of the result across "
+    "sectors, and with :BN=96 those with that parameter",
 }
 
 
@@ -141,7 +143,8 @@ def times(
     in UTC and kernels that changed then: times of them in records from before are `Time.earlier`. Where
     ``:odd`` follows a name they are only if rows of the result are not all at multiples of 16 bytes, where
     ``:unmapped`` does, only if rows of an operand are not, where ``:late`` does, only if `dependents_wait`,
-    and where ``:BN=96`` does, only with that parameter. Times
+    where ``:written`` does, only if K is at most 64 and rows of C lie across sectors, and where ``:BN=96``
+    does, only with that parameter. Times
     with a number of stages for which there is no candidate, but one that takes as many as fit, are earlier
     ones, too.
 
@@ -185,6 +188,7 @@ def times(
                     late = dependents_wait(launched, problem, gpu["sms"])
                     kinds = ["", *([_ODD] if odd else []), *([_LATE] if late else [])]
                     kinds += [_UNMAPPED] if pitches.unmapped else []
+                    kinds += [_WRITTEN] if pitches.c_straddled and problem.K <= _LEAST_K else []
                     kinds += [f":{name}={n}" for name, n in params.items()]
                     changed = {one["kernel"] + kind for kind in kinds} & older
                     seen |= changed

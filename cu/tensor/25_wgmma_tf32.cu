@@ -343,11 +343,12 @@ extern "C" __global__ void
             return epilogue(alpha * sums[half][i], TRANSA ? n : m, TRANSA ? m : n);
         };
 
-        // TMA's boxes of 32 columns write parts of sectors at both ends of each row, if rows of C begin within a sector; L2 takes
-        // 1.5 times as long for a part as for a whole one. That matters for results that are all there is to write.
-        const bool wide_rows = COLUMNS == 128 && (TRANSA || !PINGPONG) && CLUSTER == 1 && K <= 64 && (long long)M * N >= 1 << 23
-                               && aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(float))
-                               && ((unsigned long long)C % 32 || ldc % 8);
+        // Where a row of C begins within a sector TMA's boxes of 32 columns write half of one at both ends, which takes L2 as
+        // long as three whole ones. That matters where a result is all there is to write.
+        const bool across_sectors = aligned16(C, ldc) && ON_UNITS(stride_c, sizeof(float))
+                                    && ((unsigned long long)C % 32 || ldc % 8);
+        const bool wide_rows = COLUMNS == 128 && !PINGPONG && CLUSTER == 1 && K <= 64
+                               && (long long)M * N * MATRICES >= 1 << 23 && across_sectors;
         const auto both_warps = [&] { asm volatile("bar.sync %0, 64;" :: "r"(1 + warp / 2) : "memory"); };
         if (SPLIT > 1) {
             named_barrier_sync<CONSUMERS>();  // all have read the last stage
@@ -415,19 +416,17 @@ extern "C" __global__ void
             };
 #if TRANSA
             #pragma unroll
-            for (int half = 0; half < HALVES; ++half)
+            for (int e = 0; e < 2; ++e) {
+                all_warps();  // the last rows have been read
                 #pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    all_warps();  // the last rows have been read
-                    #pragma unroll
-                    for (int i = 2 * e; i < BM / 2; i += 4) {
-                        const int to = n_first / 2;
-                        *(float2*)(Cs[warp / 2][0][0] + to * 128 + (2 * i - 4 * e + 2 * k_lane ^ to % 4 * 8))
-                            = make_float2(sums[half][i], sums[half][i + 1]);
-                    }
-                    all_warps();
-                    store_rows(column_of(half) + e, row);
+                for (int i = 2 * e; i < BM / 2; i += 4) {
+                    const int to = n_first / 2;
+                    *(float2*)(Cs[warp / 2][0][0] + to * 128 + (2 * i - 4 * e + 2 * k_lane ^ to % 4 * 8))
+                        = make_float2(sums[0][i], sums[0][i + 1]);
                 }
+                all_warps();
+                store_rows(column_of(0) + e, row);
+            }
 #else
             #pragma unroll
             for (int m = 0; m < BM; m += 32) {

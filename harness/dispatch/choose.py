@@ -128,8 +128,8 @@ def _choose(
 
 def about(problem: Gemm, invariant: str = "", steps: Sequence[int] = (0, 0)) -> dict[str, Any]:
     """Return what of a product, or a batch (`steps`), beside its shape the choice depends on."""
-    straddled, unmapped = problem.straddles(steps), problem.without_maps(steps)
-    pitches = Pitches(straddled=straddled, unmapped=unmapped, uneven=problem.uneven)
+    of_c = {"uneven": problem.uneven, "c_straddled": problem.c_straddled}
+    pitches = Pitches(straddled=problem.straddles(steps), unmapped=problem.without_maps(steps), **of_c)
     made = {"dtype": problem.dtype.name, "layout": problem.layout, "epilogue": problem.epilogue}
     return {**made, "pitches": pitches, "invariant": invariant}
 

@@ -129,6 +129,11 @@ class Gemm:
         """True if rows of C do not begin where TMA writes, which is at multiples of 16 bytes."""
         return self.ldc * self.stored.itemsize % _MAPPED != 0
 
+    @property
+    def c_straddled(self) -> bool:
+        """True if rows of C begin where TMA writes, but not all at sectors of L2."""
+        return not self.uneven and self.ldc * self.stored.itemsize % _SECTOR != 0
+
     def _pitches(self, steps: Sequence[int]) -> list[int]:
         """Return the bytes at whose multiples the rows of A and B begin, if the first does."""
         both = zip((self.lda, self.ldb), steps, strict=True)

@@ -54,10 +54,23 @@ BYTES = """const float* x {
 @pytest.mark.parametrize(("at", "wanted"), [(0, set()), (31, set()), (32, {"out of bounds"})])
 def test_a_far_store_stays_in_its_array(at: int, wanted: set[str]) -> None:
     out = np.zeros(2, np.int32)
-    body = STORE.replace("wait(&full, 0);", "") if wanted else STORE  # it would be waited for in vain
-    found = run(body.replace("AT", str(at)), out, block=64, grid=2, cluster=2)
-    assert kinds(found) - {"uninitialised read"} == wanted
+    found = run(STORE.replace("AT", str(at)), out, block=64, grid=2, cluster=2)
+    assert kinds(found) - ({"uninitialised read"} if wanted else set()) == wanted
     assert wanted or out.tolist() == [7, 7]
+
+
+def test_of_many_lanes_that_store_far_one_may_leave_the_array() -> None:
+    """The others' words arrive, and so do the bytes that are waited for."""
+    out = np.zeros(2, np.int32)
+    lanes = STORE.replace("if (t == 0)\n", "if (t < 32)\n").replace("expect(&full, 4)", "expect(&full, 128)")
+    found = run(
+        lanes.replace("4 * AT", "4 * (t + 1)").replace("AT < 32 ? AT : 0", "31"),
+        out,
+        block=64,
+        grid=2,
+        cluster=2,
+    )
+    assert kinds(found) == {"out of bounds"} and out.tolist() == [14, 14]
 
 
 @pytest.mark.parametrize(("begin", "wanted"), [(128, set()), (144, {"out of bounds"}), (8, {"TMA misuse"})])
@@ -69,6 +82,17 @@ def test_the_source_of_a_copy_between_blocks(begin: int, wanted: set[str]) -> No
     found = run(body, out, block=64, grid=2, cluster=2, shared=256)
     assert kinds(found) == wanted
     assert wanted or np.array_equal(out, np.tile(np.arange(32, 64), 2))
+
+
+def test_the_source_of_a_copy_between_blocks_is_the_own_block() -> None:
+    body = (
+        COPY.replace("at(s) + FROM", "far(s, r ^ 1) + 128")
+        .replace("wait(&full, 0);", "")
+        .replace("got[t]", "0")
+    )
+    assert kinds(run(body, np.zeros(64, np.float32), block=64, grid=2, cluster=2, shared=256)) == {
+        "TMA misuse"
+    }
 
 
 @pytest.mark.parametrize(("x", "wanted"), [(4, set()), (-4, set()), (5, {"TMA misuse"})])

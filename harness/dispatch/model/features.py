@@ -34,6 +34,7 @@ _RATES = (
 _LAYOUT = (
     *("A transposed", "B transposed", "A unmapped", "B unmapped"),
     *("copies transposed", "copies", "A straddled", "B straddled", "straddled", "uneven"),
+    "C straddled",
 )
 FEATURES = ("rung", *_PARAMETERS, *_CONSTANTS, *_PRODUCT, *_TILES, *_STEPS, *_RATES, *_LAYOUT)
 
@@ -109,5 +110,5 @@ def _layout(one: Candidate, shape: tuple[int, int, int, int], layout: str, pitch
     straddled = ["A" in pitches.straddled, "B" in pitches.straddled, one.share(M, N, pitches.straddled)]
     return [
         *(layout[0] == "T", layout[1] == "T", *unmapped, len(flips), len(moved)),
-        *(*straddled, pitches.uneven),
+        *(*straddled, pitches.uneven, pitches.c_straddled),
     ]

@@ -37,12 +37,14 @@ class Pitches:
 
     `straddled` names the operands ("", "A", "B" or "AB") whose rows begin at multiples of 16 bytes that are
     not all multiples of 32, `unmapped` those whose rows do not even begin there, so that no tensor map
-    describes them, and `uneven` says the same of C.
+    describes them. `uneven` says the latter of C, and `c_straddled` the former: sectors that two tiles store
+    parts of take longer.
     """
 
     straddled: str = ""
     unmapped: str = ""
     uneven: bool = False
+    c_straddled: bool = False
 
     @property
     def across(self) -> str:

@@ -49,7 +49,7 @@ def cp_bulk(decoder: Decoder, ins: Instruction) -> Run | Attempt:
 
 
 def _prefetch(decoder: Decoder, ins: Instruction) -> Run:
-    """Decode a prefetch to L2, which moves nothing here: its rules are those of a load."""
+    """Decode a prefetch to L2, which moves nothing here: it keeps the rules of a load but its bounds."""
     match = _BOX.fullmatch(ins.operands[0]) if "tensor" in ins.opcode else None
     if match is None:
         if "tensor" in ins.opcode:

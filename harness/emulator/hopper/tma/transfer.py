@@ -91,6 +91,10 @@ class Transfer:
                 what += f"{self.group.launch.shared_size:,}"
                 misuse(self.group, self.ins, what, kind="out of bounds")
                 return False
+        if self.near and (self.far & (SHARED_BASE - 1)) >> WINDOW != self.block.rank:
+            what = "the source of a copy between blocks lies in another block: it has to be the block's own"
+            misuse(self.group, self.ins, what, kind="TMA misuse")
+            return False
         means = self.group.launch.code.pointed.get(self.ins.index)
         if means is not None and not 0 <= low - means.offset <= means.size - self.size:
             name = self.group.launch.variable("shared", means.offset)[0]
