@@ -261,8 +261,7 @@ extern "C" __global__ void k(const unsigned short* A, const unsigned short* B, f
   __syncwarp(); // added
   if (lane == 0)
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn + tile),
-        "r"(part + 1 == SPLIT ? 0
-        : part + 1) : "memory");
+        "r"(part + 1 == SPLIT ? 0 : part + 1) : "memory");
 }""",
     faults=(
         ("__syncwarp(); // stored", ""),
