@@ -18,7 +18,7 @@ from harness.emulator.numbers.values import Array, Integer, Lanes
 from harness.emulator.ptx.declarations import BYTES
 from harness.emulator.ptx.program import Instruction
 from harness.emulator.watch.findings import Finding
-from harness.emulator.watch.knowledge import semantics
+from harness.emulator.watch.knowledge import BLOCK, semantics
 from harness.emulator.watch.touches import ATOMIC, READ, WRITE
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ class Watch:
                 places,
                 _reporter(block, instruction, name, rows),
                 stores=value,
+                scope=self._launch.threads * (1 if meaning.scope == BLOCK else len(cluster.blocks)),
                 **_order(block),
             )
             if cluster.flags is not None:

@@ -100,7 +100,7 @@ class Shadow:
         self._value = np.zeros(self._count, np.int32)
         self._site = np.zeros(self._count, np.int32)
         self._stamp = np.zeros(self._count, np.int32)
-        self._atomic = np.zeros(self._count, np.bool_)
+        self._strong = np.zeros(self._count, np.int32)  # of a strong write: how many threads its scope has
         self._adds = np.zeros(self._count, np.bool_)  # an asynchronous reduction: two of a phase do not race
         self._stored = np.zeros(self._count, np.int32)  # a number for what threads stored, 0 if not known
         self._numbers: dict[Hashable, int] = {None: 0}
@@ -135,21 +135,24 @@ class Shadow:
         stamp: int = 0,
         told: Told = _nothing,
         stores: Hashable = None,
+        scope: int = 0,
     ) -> None:
         """Record an access of the threads `rows`, (n,), to `places`, (n, k); report each race.
 
-        kind: read, write, or of strong accesses poll and atomic, which do not race with each other
+        kind: read, write, or of strong accesses poll and atomic, which do not race within each other's scope
         stream: (columns, values) of a write that is an operation of its own for each thread
         stamp: that of the access in the order of global memory
         told: returns which earlier accesses, by column and stamp, threads know of by that order
         stores: a key for what a write stores: equal keys mean equal values in each place
+        scope: of a strong access: how many threads there are in its scope
         """
         clocks, stored = self._clocks, self._numbers.setdefault(stores, len(self._numbers))
         row = rows[:, None]
         column = self._column[places]
         unknown = (column >= 0) & (clocks.seen[row, column] < self._value[places])
         if kind in ("atomic", "poll"):
-            unknown &= ~self._atomic[places]
+            both = np.minimum(self._strong[places], scope)
+            unknown &= (both == 0) | (row // np.maximum(both, 1) != column // np.maximum(both, 1))
         unknown = _untold(unknown, told, row, column, self._stamp, places)
         alike = unknown & (self._stored[places] == stored) if stored and kind == "write" else None
         if unknown.any():
@@ -191,7 +194,7 @@ class Shadow:
         self._value[places] = own[:, None]
         self._site[places] = site
         self._stamp[places] = stamp
-        self._atomic[places] = kind == "atomic"
+        self._strong[places] = scope if kind == "atomic" else 0
         self._stored[places] = stored
         for reads in readers:
             reads.value[places] = 0
@@ -289,7 +292,7 @@ class Shadow:
         self._column[places] = stream[0]
         self._value[places] = stream[1]
         self._site[places] = site
-        self._atomic[places] = False
+        self._strong[places] = 0
         self._adds[places] = adds
         self._stored[places] = 0
         for reads in readers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.emulator.hopper.order.shadow import Earlier
 from harness.emulator.ptx.program import Instruction
+from harness.emulator.watch.knowledge import BLOCK, semantics
 
 
 def hazard(before: str, now: str, earlier: Earlier) -> str:
@@ -62,4 +63,7 @@ def edge(site: Instruction, earlier: Earlier, ins: Instruction) -> str:
         return "it is not waited for before: cp.async.wait_group, and a barrier after it, would"
     if ins.opcode[0] in ("wgmma", "cp"):
         return "nothing orders the two: a barrier, or an mbarrier that the first arrives at, would"
+    updates = [semantics(one) for one in (site, ins) if one.opcode[0] in ("atom", "red", "st")]
+    if len(updates) == 2 and all(one.strong for one in updates) and BLOCK in [one.scope for one in updates]:
+        return "the scope .cta has no threads of another block: .cluster in both would have them"
     return "nothing orders the two: a barrier would"
