@@ -89,13 +89,13 @@ def _texts(source: str, headers: tuple[bytes, ...], given: tuple[str, ...]) -> t
 def seen(source: str, headers: tuple[bytes, ...]) -> parameters.Seen:
     """Return a file's text and those of its own headers as they are read.
 
-    Constant variables are parameters of kernels there, host code makes objects where it has lambdas, and
-    what macros of headers make stands in their place.
+    Constant variables are parameters of kernels there, host code makes objects where it has lambdas, what
+    macros of headers make stands in their place, and pointers are spelled out.
     """
     known = [header.decode(errors="replace") for header in headers]
     made = lambdas.made(source)
     made = macros.launching(made, text.blank(made), known)
-    whole = (macros.with_headers(made, text.blank(made), known), *known)
+    whole = parameters.spelled((macros.with_headers(made, text.blank(made), known), *known))
     plain = tuple(text.COMMENT.sub(" ", one) for one in whole)
     return parameters.of(whole, lambda body: reached(plain, body))
 

@@ -141,7 +141,7 @@ def _found(declared: str, texts: tuple[str, ...], depth: int = 0) -> tuple[str, 
     """
     words = declared.replace("std::", "").split()
     unsigned = "unsigned" in words
-    plain = " ".join(w for w in words if w not in ("unsigned", "signed")) or "int"
+    plain = " ".join(w for w in words if w not in ("unsigned", "signed", "const")) or "int"
     plain = re.sub(r"\b(short|long|long long) int\b", r"\1", plain)
     if vector := _VECTOR.match(plain):
         kind = {"longlong": "long long"}.get(vector[2], vector[2])

@@ -141,7 +141,7 @@ def included(kernel: Path, source: str, more: Sequence[str] = ()) -> Included:
                     known = known or is_file(header)
                     if header in found or header.is_dir():
                         continue
-                    found[header] = files.read(header)
+                    found[header] = files.read(header).replace(b"\r\n", b"\n")  # as the kernel's own text
                 except (OSError, ValueError):
                     continue  # no file can have such a name; the compiler reports it if it matters
                 todo.append((header.parent, found[header].decode(errors="replace")))

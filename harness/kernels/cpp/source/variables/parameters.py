@@ -2,7 +2,8 @@
 
 A text is read as if ``__constant__ int n;``, which host code fills from ``count``, were a parameter of each
 kernel that reads it, and ``count`` the last argument of its launches. What is guessed of parameters is
-guessed of it, then. The compiler never sees that text.
+guessed of it, then. Where kernels take ``Floats``, and ``using Floats = float*``, it is read as ``float*``,
+which says that it is a buffer. The compiler never sees that text.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _HEAD = re.compile(
     r"\b(?!__launch_bounds__|__attribute__|__cluster_dims__|alignas|C10_LAUNCH)(\w+)\s*(?:<[^;(){}]*>)?\s*(\()"
 )
 _BOUNDS = re.compile(r"\b(?:__launch_bounds__|__attribute__|__cluster_dims__|C10_LAUNCH_BOUNDS_\d)\s*(\()")
+
+_TYPE = r"((?:const\s+)?[A-Za-z_][\w:]*(?:\s+[\w:]+)*?(?:\s+const)?)\s*"
+_ALIAS = re.compile(rf"\busing\s+(\w+)\s*=\s*{_TYPE}\*\s*;|\btypedef\s+{_TYPE}\*\s*(\w+)\s*;")
 
 
 @dataclass(frozen=True)
@@ -147,3 +151,38 @@ def _launches(
             given.append(call.mark + (copies.expression(variable, part, function) or f"unknown_{part.name}"))
         if given and call.end >= 0:
             yield call.end, (", " if call.follows else "") + ", ".join(given)
+
+
+def spelled(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return texts with ``float*`` for the name by which a kernel of the first takes it.
+
+    A name that means two types, or is a parameter of some template, stays.
+    """
+    taken = {p.type for entry in text.entries(texts[0]) for p in entry.parameters if not p.pointer}
+    meant = _meant(texts, taken) if taken else {}
+    return tuple(_spelled(one, meant) for one in texts) if meant else tuple(texts)
+
+
+def _meant(texts: Sequence[str], names: set[str]) -> Mapping[str, str]:
+    """Return the element types of those of the names that are pointers, in all texts alike."""
+    found: dict[str, set[str]] = {}
+    for one in map(text.blank, texts):
+        for at in _ALIAS.finditer(one):
+            name, kind = (at[1], at[2]) if at[1] else (at[4], at[3])
+            if name in names:
+                found.setdefault(name, set()).add(" ".join(kind.split()))
+    parameters = re.compile(r"\b(?:typename|class)\s+(\w+)")
+    own = {name for one in texts for name in parameters.findall(one)} if found else set()
+    return {name: kinds.pop() for name, kinds in found.items() if len(kinds) == 1 and name not in own}
+
+
+def _spelled(one: str, meant: Mapping[str, str]) -> str:
+    """Return a text with the pointers spelled out; each of ``Floats a, b;`` has its own star then."""
+    names = "|".join(meant)
+    several = rf"(?<!using )\b({names})\s+(\w+(?:\s*=\s*\w+)?(?:\s*,\s*\w+(?:\s*=\s*\w+)?)+\s*;)"
+
+    def each(at: re.Match[str]) -> str:
+        return f"{meant[at[1]]} " + re.sub(r"(\A|,)(\s*)", r"\1\2*", at[2])
+
+    one = re.sub(several, each, one)
+    return re.sub(rf"(?<!using )\b({names})\b(?=\s+\w|\s*[>)])", lambda at: f"{meant[at[1]]}*", one)
