@@ -10,7 +10,7 @@ from harness.emulator.decode import Attempt, Decoder, Run, handles
 from harness.emulator.group import Group, spread
 from harness.emulator.hopper.grid import Cluster, Operation
 from harness.emulator.hopper.order.clocks import Known
-from harness.emulator.hopper.order.races import misuse, operation
+from harness.emulator.hopper.order.races import misuse, operation, past_array
 from harness.emulator.hopper.phases import find, landed
 from harness.emulator.hopper.tma.boxes import NEVER, read_shared, reduced, unwritten, write_shared
 from harness.emulator.instructions.load_store import registers, shape_of, stored
@@ -150,14 +150,9 @@ def st_async(decoder: Decoder, ins: Instruction) -> Run:
                     group, ins, "an address past the end of the block's shared memory", kind="out of bounds"
                 )
                 continue
-            means = group.launch.code.pointed.get(ins.index)
-            if means is not None:
-                past = (starts & _MASK) - means.offset
-                beyond = past[(past < 0) | (past + size * count > means.size)]
-                if beyond.size:  # it is stored all the same, and its bytes arrive
-                    name = group.launch.variable("shared", means.offset)[0]
-                    what = f"{size * count} bytes at offset {beyond[0]} of {name}, which has {means.size}"
-                    misuse(group, ins, what, kind="out of bounds")
+            past_array(
+                group, ins, starts & _MASK, size * count
+            )  # it is stored all the same, and its bytes arrive
             if ((starts >> WINDOW) != (address >> WINDOW)).any():
                 misuse(group, ins, "the data and the mbarrier are in different blocks")
             rows = mine + block.rank * group.launch.threads + group.row

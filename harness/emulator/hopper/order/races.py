@@ -55,6 +55,19 @@ def misuse(
     launch.findings.add(kind, (ins.index, other.index if other else -1, message[:20]), 1, make)
 
 
+def past_array(group: Group, ins: Instruction, starts: Array, size: int) -> None:
+    """Report if `size` bytes at one of these bytes of shared memory leave the array that is meant."""
+    means = group.launch.code.pointed.get(ins.index)
+    if means is None:
+        return
+    offsets = starts - means.offset
+    past = offsets[(offsets < 0) | (offsets + size > means.size)]
+    if past.size:
+        name = group.launch.variable("shared", means.offset)[0]
+        what = f"{size} bytes at offset {past[0]} of {name}, which has {means.size}"
+        misuse(group, ins, what, kind="out of bounds")
+
+
 def touch(group: Group, ins: Instruction, address: Integer, where: Lanes, size: int, kind: str) -> None:
     """Record an access of `size` bytes per lane at a byte of shared memory."""
     watch = group.launch.hazards

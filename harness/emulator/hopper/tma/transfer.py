@@ -10,7 +10,7 @@ from harness.emulator.group import Group
 from harness.emulator.hopper.grid import Block, BulkGroups, Cluster, Operation
 from harness.emulator.hopper.order.clocks import Known
 from harness.emulator.hopper.order.global_memory import Bytes
-from harness.emulator.hopper.order.races import misuse, operation
+from harness.emulator.hopper.order.races import misuse, operation, past_array
 from harness.emulator.hopper.phases import Mbarrier, find, landed
 from harness.emulator.hopper.tma import tensormap
 from harness.emulator.hopper.tma.boxes import (
@@ -95,11 +95,7 @@ class Transfer:
             what = "the source of a copy between blocks lies in another block: it has to be the block's own"
             misuse(self.group, self.ins, what, kind="TMA misuse")
             return False
-        means = self.group.launch.code.pointed.get(self.ins.index)
-        if means is not None and not 0 <= low - means.offset <= means.size - self.size:
-            name = self.group.launch.variable("shared", means.offset)[0]
-            what = f"{self.size} bytes at offset {low - means.offset} of {name}, which has {means.size}"
-            misuse(self.group, self.ins, what, kind="out of bounds")
+        past_array(self.group, self.ins, np.array([low]), self.size)
         return True
 
     def known(self) -> Known | None:
